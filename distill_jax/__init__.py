@@ -1,0 +1,1 @@
+"""Distillation on top of grpo_jax, and the command line of both."""

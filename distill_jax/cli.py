@@ -1,0 +1,43 @@
+"""The console script `grpo-jax`: a subcommand's module is imported when called."""
+
+import importlib
+import sys
+from collections.abc import Sequence
+from types import MappingProxyType
+
+COMMANDS = MappingProxyType(
+    {
+        "train": ("grpo_jax.train", "one method on one model; resumes its run"),
+        "get": ("grpo_jax.get", "fetch a small real model"),
+        "export": ("grpo_jax.export", "a run's latest checkpoint as an HF directory"),
+    }
+)
+
+
+def usage() -> str:
+    """Returns the help text."""
+    lines = "\n".join(f"  {name:8} {text}" for name, (_, text) in COMMANDS.items())
+    return (
+        "usage: grpo-jax COMMAND [ARGUMENTS]\n\n"
+        f"{lines}\n\ngrpo-jax COMMAND --help says what a command takes"
+    )
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a subcommand; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in ("-h", "--help"):
+        print(usage())
+        return 0 if words else 2
+    if words[0] not in COMMANDS:
+        known = ", ".join(COMMANDS)
+        print(
+            f"error: {words[0]!r} is not a command; use one of {known}", file=sys.stderr
+        )
+        return 2
+    module = importlib.import_module(COMMANDS[words[0]][0])
+    return module.main(words[1:])
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

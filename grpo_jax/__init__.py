@@ -1,0 +1,1 @@
+"""On-policy post-training of language models as composable pure functions."""

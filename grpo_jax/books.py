@@ -1,0 +1,214 @@
+"""What a run keeps beside its parameters: ledger, labels, data position, files."""
+
+import math
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from budgets.clock import Clock
+from budgets.labels import Labels
+from budgets.ledger import Budget, Cost, Ledger, Phase
+from grpo_jax import checkpoint, config, data, evaluate, metrics, setup
+from grpo_jax.base import Selection, TrainState
+from grpo_jax.checkpoint import Saved
+from grpo_jax.compilations import Watch
+from grpo_jax.loop import Update
+from grpo_jax.meter import Meter, Metered
+from grpo_jax.progress import Progress
+from grpo_jax.rundir import RunDirectory
+
+
+class Books(NamedTuple):
+    """The open books of a run.
+
+    Attributes:
+      path: the run directory.
+      config: the resolved configuration.
+      checkpoints: where parameters are saved.
+      pool: the training problems, in order.
+      labels: which ids were seen and verified.
+      ledger: every charge.
+      meter: charges the ledger.
+      watch: counts compilations.
+      writers: metrics on disk and on the boards.
+      progress: the line a person watches.
+      alarms: warns once when something starts to go wrong.
+    """
+
+    path: pathlib.Path
+    config: config.Config
+    checkpoints: checkpoint.Checkpoints
+    pool: data.ProblemPool
+    labels: Labels
+    ledger: Ledger
+    meter: Meter
+    watch: Watch
+    writers: metrics.Writers
+    progress: Progress
+    alarms: metrics.Watch
+
+    def say(self, text: str) -> None:
+        """Prints a line without disturbing the progress display."""
+        self.progress.say(text)
+
+    def position(self, *, over: bool) -> dict[str, Any]:
+        """Returns what a checkpoint holds beside arrays."""
+        return {
+            "pool": self.pool.get_state(),
+            "labels": self.labels.get_state(),
+            "over": over,
+        }
+
+    def set_position(self, position: dict[str, Any]) -> None:
+        """Continues from what `position` returned."""
+        self.pool.set_state(position["pool"])
+        self.labels.set_state(position["labels"])
+
+    def save(
+        self,
+        number: int,
+        state: TrainState,
+        selection: Selection,
+        position: dict[str, Any],
+    ) -> None:
+        """Writes a checkpoint and charges its seconds to its phase."""
+        self.meter.begin(number)
+        self.meter.idle()
+        self.checkpoints.save(number, Saved(state, selection, position))
+        self.meter.charge(Phase.CHECKPOINT, Cost(), role="host")
+
+    def close(self) -> None:
+        """Closes every file and stops listening."""
+        self.progress.close()
+        self.writers.close()
+        self.checkpoints.close()
+        self.watch.close()
+
+
+def open_books(parts: setup.Setup, directory: RunDirectory) -> Books:
+    """Opens the files of a run at its latest checkpoint; later records are dropped.
+
+    The charges after it are kept in `lost.jsonl`: they were spent, and are not counted.
+    """
+    path, wanted = directory.path, parts.config
+    checkpoints = checkpoint.Checkpoints(
+        path / "checkpoints", keep=wanted.run.keep_checkpoints
+    )
+    latest = checkpoints.latest()
+    directory.restore(-1 if latest is None else latest)
+    if latest is not None and not evaluate.matrix(path, latest).size:
+        directory.lose_evaluation(latest)
+    ledger = Ledger(path / "ledger.jsonl", budget(wanted))
+    if latest is not None:
+        _complete(ledger, latest)
+    watch, labels = Watch(), Labels()
+    model = Metered(parts.functions, parts.shape)
+    meter = Meter(
+        models={"policy": model, "reference": model},
+        ledger=ledger,
+        clock=Clock(jax.block_until_ready, devices=parts.mesh.size),
+        watch=watch,
+        labels=labels,
+        verify=parts.task.verify,
+        decode=setup.decoder(parts),
+        temperature=wanted.sampling.temperature,
+    )
+    writers = metrics.Writers(
+        path,
+        update=latest or 0,
+        tensorboard=wanted.run.tensorboard,
+        wandb_project=wanted.run.wandb_project if wanted.run.wandb else "",
+        config=config.flat(wanted),
+    )
+    return Books(
+        path=path,
+        config=wanted,
+        checkpoints=checkpoints,
+        pool=data.ProblemPool(parts.task.train, wanted.seed),
+        labels=labels,
+        ledger=ledger,
+        meter=meter,
+        watch=watch,
+        writers=writers,
+        progress=Progress(ledger, start=latest or 0),
+        alarms=metrics.Watch(wanted.alarms),
+    )
+
+
+def budget(wanted: config.Config) -> Budget:
+    """Returns the limits of a run; a limit of 0 in the file is none."""
+    limits = wanted.budget
+    return Budget(
+        tokens=limits.tokens or None,
+        device_seconds=limits.device_seconds or None,
+        updates=limits.updates or None,
+        until=limits.until,
+    )
+
+
+def _complete(ledger: Ledger, latest: int) -> None:
+    """Charges a checkpoint whose process died before it could; its seconds are lost."""
+    charged = any(
+        row.phase == Phase.CHECKPOINT and row.update == latest for row in ledger.rows
+    )
+    if not charged:
+        ledger.charge(latest, "train", "host", Phase.CHECKPOINT, Cost())
+
+
+def row(done: Update, kept: Books, group_size: int) -> dict[str, Any]:
+    """Returns the object of `metrics.jsonl` for one update."""
+    rollout, feedback = done.batch.rollout, done.feedback
+    tokens, sampled = np.asarray(rollout.tokens), np.asarray(rollout.sampled)
+    real = int(np.asarray(rollout.length).sum())
+    numbers = {
+        "update": done.number,
+        "optimizer_steps": int(done.state.step),
+        "trained": done.trained,
+        "reward": float(feedback.reward.mean()),
+        "loss": None,
+        "grad_norm": None,
+        "entropy": None,
+        "kl_old": None,
+        "truncated_share": float(np.asarray(rollout.truncated).mean()),
+        "zero_variance_share": metrics.zero_variance_share(feedback.reward, group_size),
+        "grader_error_share": float(feedback.error.mean()),
+        "duplicate_share": metrics.duplicate_share(tokens, sampled, group_size),
+        "mean_steps": None,
+        "share_without_boundary": None,
+        "refilled_forks": kept.meter.refilled_forks,
+        "mean_length": float(sampled.sum(1).mean()),
+        "tokens_generated": int(sampled.sum()),
+        "tokens_real": real,
+        "tokens_padded": tokens.size - real,
+        "seconds": dict(kept.meter.seconds),
+        "compilations": kept.meter.compilations,
+    }
+    return numbers | done.metrics
+
+
+def save_rollout(path: pathlib.Path, done: Update, phase: Phase) -> None:
+    """Writes the sampled ids of one update, so that the ledger can be recounted."""
+    folder = path / "rollouts"
+    folder.mkdir(exist_ok=True)
+    rollout = done.batch.rollout
+    np.savez_compressed(
+        folder / f"{done.number:06d}-{phase}.npz",
+        tokens=np.asarray(rollout.tokens),
+        sampled=np.asarray(rollout.sampled),
+        logp=np.asarray(rollout.logp),
+        prompt_length=np.asarray(rollout.prompt_length),
+        length=np.asarray(rollout.length),
+        reward=done.feedback.reward,
+        ids=np.array([problem.id for problem in done.prompts]),
+    )
+
+
+def check_finite(done: Update) -> None:
+    """Raises FloatingPointError if an update's loss or gradient is not finite."""
+    if not done.trained:
+        return
+    for name in ("loss", "grad_norm"):
+        if not math.isfinite(done.metrics[name]):
+            raise FloatingPointError(f"{name} of update {done.number} is not finite")

@@ -1,0 +1,152 @@
+"""Checkpoints: parameters, optimiser, selection, and the run's position as JSON.
+
+Orbax writes each one under a temporary name and renames it, so a run killed while
+saving finds the one before. The number of a checkpoint is the update it follows.
+"""
+
+import logging
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import orbax.checkpoint as ocp
+from jaxtyping import PyTree
+
+from grpo_jax.base import Selection, TrainState
+
+
+class LostCheckpoint(RuntimeError):
+    """A checkpoint is there and cannot be read."""
+
+
+class Saved(NamedTuple):
+    """What a checkpoint holds.
+
+    Attributes:
+      state: parameters, optimiser and optimiser steps.
+      selection: the method's selection state.
+      position: JSON: data iterator, labels, and what else the host counts.
+    """
+
+    state: TrainState
+    selection: Selection
+    position: dict[str, Any]
+
+
+class Checkpoints:
+    """The checkpoints of one run directory."""
+
+    def __init__(self, directory: pathlib.Path, *, keep: int = 2):
+        """Opens or creates the directory.
+
+        Args:
+          directory: holds one folder per checkpoint.
+          keep: how many of the latest to keep, beside number 0.
+        """
+        # Orbax reports each save at warning level through absl when alone.
+        logging.getLogger("absl").setLevel(logging.ERROR)
+        self._directory = directory
+        self._manager = ocp.CheckpointManager(
+            directory.absolute(),
+            options=ocp.CheckpointManagerOptions(
+                max_to_keep=keep,
+                keep_period=10**9,  # checkpoint 0 is the base model: never dropped
+                cleanup_tmp_directories=True,
+                enable_async_checkpointing=False,
+            ),
+        )
+
+    def latest(self) -> int | None:
+        """Returns the number of the latest whole checkpoint, if there is one."""
+        return self._manager.latest_step()
+
+    def save(self, number: int, saved: Saved) -> None:
+        """Writes a checkpoint and returns once it is whole on disk.
+
+        A checkpoint of that number that is there already is kept: it holds the same.
+        """
+        if number in self._manager.all_steps():
+            return
+        self._manager.save(
+            number,
+            args=ocp.args.Composite(
+                tree=ocp.args.StandardSave(_named(saved[:2])),
+                position=ocp.args.JsonSave(saved.position),
+            ),
+        )
+        self._manager.wait_until_finished()
+
+    def restore(self, number: int, like: Saved) -> Saved:
+        """Reads a checkpoint into the shapes and shardings of `like`.
+
+        Raises:
+          LostCheckpoint: if it is damaged or of another model.
+        """
+        abstract = _named(jax.tree.map(ocp.utils.to_shape_dtype_struct, like[:2]))
+        try:
+            read = self._manager.restore(
+                number,
+                args=ocp.args.Composite(
+                    tree=ocp.args.StandardRestore(abstract),
+                    position=ocp.args.JsonRestore(),
+                ),
+            )
+        except (ValueError, OSError, KeyError, TypeError) as fault:
+            line = str(fault).strip().splitlines()[0] if str(fault).strip() else ""
+            raise LostCheckpoint(
+                f"checkpoint {self._directory / str(number)} cannot be read"
+                f" ({type(fault).__name__}: {line[:200]}); remove that folder to resume"
+                " from the one before it"
+            ) from fault
+        tree = read["tree"]
+        leaves = [tree[name] for name in _named(like[:2])]
+        state, selection = jax.tree.unflatten(jax.tree.structure(like[:2]), leaves)
+        return Saved(state, selection, read["position"])
+
+    def close(self) -> None:
+        """Releases what the manager holds."""
+        self._manager.close()
+
+
+def latest(directory: pathlib.Path) -> int | None:
+    """Returns the number of the latest whole checkpoint, changing nothing."""
+    if not directory.is_dir():
+        return None
+    options = ocp.CheckpointManagerOptions(read_only=True)
+    with ocp.CheckpointManager(directory.absolute(), options=options) as manager:
+        return manager.latest_step()
+
+
+def read_params(directory: pathlib.Path, number: int, like: TrainState) -> PyTree:
+    """Reads a checkpoint's parameters alone.
+
+    Args:
+      directory: the run's checkpoints.
+      number: which one.
+      like: a state whose `params` have the shapes and shardings to read into.
+    """
+    wanted = {
+        name: leaf
+        for name, leaf in _named((like, ())).items()
+        if name.startswith("0.params.")
+    }
+    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+        read = reader.restore(
+            (directory / str(number) / "tree").absolute(),
+            args=ocp.args.PyTreeRestore(
+                item=wanted,
+                restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+                partial_restore=True,
+            ),
+        )
+    leaves = [read[name] for name in wanted]
+    return jax.tree.unflatten(jax.tree.structure(like.params), leaves)
+
+
+def _named(tree: PyTree) -> dict[str, Any]:
+    """The leaves by their path: any pytree becomes a flat dict, in order."""
+    paths = jax.tree_util.tree_flatten_with_path(tree)[0]
+    return {
+        jax.tree_util.keystr(path, simple=True, separator="."): leaf
+        for path, leaf in paths
+    }

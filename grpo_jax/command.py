@@ -1,0 +1,26 @@
+"""What the subcommands share: exit codes, and faults of the user in one line."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+DONE, WRONG_INPUT, STOPPED_ITSELF, TERMINATED = 0, 2, 3, 143
+
+
+@contextmanager
+def user_faults() -> Iterator[None]:
+    """Ends the process with one line and exit code 2 on a fault of the user.
+
+    To be wrapped around reading and checking what the user gave, not around the work:
+    there a ValueError is a defect, and its traceback is wanted.
+    """
+    try:
+        yield
+    except ValueError as fault:
+        print(f"error: {one_line(fault)}", file=sys.stderr)
+        raise SystemExit(WRONG_INPUT) from None
+
+
+def one_line(fault: BaseException) -> str:
+    """Returns the message of a fault without line breaks."""
+    return " ".join(str(fault).split())

@@ -1,0 +1,55 @@
+"""How many programs XLA compiled in this process, and how long that took.
+
+Seconds spent tracing, lowering and compiling are charged to `compile`, outside the
+matched budget, so that a run is not dearer for being the first of its shape.
+"""
+
+import time
+from collections.abc import Callable
+
+import jax
+
+_COUNTED = "/jax/core/compile/backend_compile_duration"
+_TIMED = {
+    "/jax/core/compile/jaxpr_trace_duration",
+    "/jax/core/compile/jaxpr_to_mlir_module_duration",
+    _COUNTED,
+}
+
+
+class Watch:
+    """Listens to JAX's own measurements from its making until `close`."""
+
+    def __init__(self, now: Callable[[], float] = time.perf_counter):
+        """Starts to listen.
+
+        Args:
+          now: a monotonic clock in seconds.
+        """
+        self._now = now
+        self._count = 0
+        self._spans: list[tuple[float, float]] = []
+        jax.monitoring.register_event_duration_secs_listener(self._heard)
+
+    def _heard(self, event: str, duration: float, **_: object) -> None:
+        if event not in _TIMED:
+            return
+        self._count += event == _COUNTED
+        end = self._now()
+        start = end - duration
+        # Tracing nests: an outer span ends after, and swallows, the ones inside it.
+        while self._spans and self._spans[-1][0] >= start:
+            self._spans.pop()
+        if self._spans and self._spans[-1][1] > start:
+            start = self._spans[-1][1]
+        self._spans.append((start, end))
+
+    def take(self) -> tuple[int, float]:
+        """Returns programs compiled and seconds spent since the last call."""
+        count, seconds = self._count, sum(end - start for start, end in self._spans)
+        self._count, self._spans = 0, []
+        return count, seconds
+
+    def close(self) -> None:
+        """Stops listening."""
+        jax.monitoring.unregister_event_duration_listener(self._heard)

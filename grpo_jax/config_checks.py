@@ -1,0 +1,183 @@
+"""Rules between options of different fields, each with its remedy in one line."""
+
+from grpo_jax.config_schema import Config
+
+
+def check(config: Config) -> None:
+    """Refuses a configuration whose options contradict each other.
+
+    Raises:
+      ValueError: one line with what was seen, the rule and the remedy.
+    """
+    for rule in (_model, _task, _method, _sampling, _batches, _optimizer, _budget):
+        rule(config)
+
+
+def _refuse(wrong: bool, message: str) -> None:
+    if wrong:
+        raise ValueError(message)
+
+
+def _model(config: Config) -> None:
+    model, pretrain = config.model, config.pretrain
+    if not model.path:
+        _refuse(
+            model.num_heads % model.num_kv_heads != 0,
+            f"model.num_heads={model.num_heads} must be a multiple of"
+            f" model.num_kv_heads={model.num_kv_heads}",
+        )
+        _refuse(
+            model.head_dim % 2 != 0,
+            f"model.head_dim={model.head_dim} must be even: rotary embedding turns"
+            f" pairs; use {model.head_dim + 1}",
+        )
+    _refuse(
+        bool(model.path) and pretrain.updates > 0,
+        f"pretrain.updates={pretrain.updates} trains the embedded model, but"
+        f" model.path={model.path!r} names another; set one of them only",
+    )
+
+
+def _task(config: Config) -> None:
+    task, prompt = config.task, config.prompt
+    if task.name == "reasoning_gym":
+        _refuse(
+            not task.generator,
+            "task.generator is empty; task.name='reasoning_gym' needs the name of one"
+            " of its data sets, such as task.generator=chain_sum",
+        )
+    else:
+        _refuse(
+            bool(task.generator or task.options),
+            f"task.generator and task.options are read by task.name='reasoning_gym'"
+            f" only, not by {task.name!r}; remove them or change task.name",
+        )
+    _refuse(
+        task.min_operand > task.max_operand,
+        f"task.min_operand={task.min_operand} must be at most"
+        f" task.max_operand={task.max_operand}; lower it",
+    )
+    pairs = [p for p in prompt.examples if not _is_pair(p)]
+    _refuse(
+        bool(pairs),
+        f"prompt.examples holds {pairs[:1]!r}; each is a pair of texts, such as"
+        ' ["What is 1 + 1?", "2"]',
+    )
+    _refuse(
+        bool(prompt.examples or prompt.instruction) and prompt.style != "chat",
+        "prompt.examples and prompt.instruction are read by prompt.style='chat' only,"
+        f" not by {prompt.style!r}; remove them or use prompt.style=chat",
+    )
+    _refuse(
+        not task.operators or not set(task.operators) <= set("+-*"),
+        f"task.operators={task.operators!r} must be made of + - *, such as '+-'",
+    )
+    _refuse(
+        bool(prompt.system) and prompt.style != "chat",
+        f"prompt.system is read by prompt.style='chat' only, not by {prompt.style!r};"
+        " remove it or use prompt.style=chat",
+    )
+
+
+def _is_pair(value: object) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) == 2
+        and all(isinstance(text, str) for text in value)
+    )
+
+
+def _method(config: Config) -> None:
+    method, size = config.method, config.sampling.group_size
+    _refuse(
+        size == 1 and method.advantage != "batch",
+        f"sampling.group_size=1 leaves method.advantage={method.advantage!r} nothing"
+        " to compare a reward with; use sampling.group_size=2 or more",
+    )
+    _refuse(
+        method.kl == "none" and method.kl_coefficient > 0,
+        f"method.kl_coefficient={method.kl_coefficient} is read by nothing while"
+        " method.kl='none'; choose an estimator, such as method.kl=k3, or use 0",
+    )
+    _refuse(
+        method.kl != "none" and method.kl_coefficient == 0,
+        f"method.kl={method.kl!r} with method.kl_coefficient=0 pays for a reference"
+        " and does nothing; set a coefficient or use method.kl=none",
+    )
+    _refuse(
+        0 < method.dual_clip <= 1,
+        f"method.dual_clip={method.dual_clip} must be above 1, as it bounds a ratio"
+        " from above; 0 is off",
+    )
+    _refuse(
+        method.dual_clip > 0 and method.loss != "clipped",
+        f"method.dual_clip is read by method.loss='clipped' only, not by"
+        f" {method.loss!r}; use 0",
+    )
+
+
+def _sampling(config: Config) -> None:
+    sampling = config.sampling
+    for name, off in (("top_k", 0), ("top_p", 1.0), ("min_p", 0.0)):
+        value = getattr(sampling, name)
+        _refuse(
+            value != off,
+            f"sampling.{name}={value}: training samples the whole distribution in this"
+            f" version, a truncated policy is refused; use sampling.{name}={off}"
+            f" (evaluation.{name} may truncate)",
+        )
+
+
+def _batches(config: Config) -> None:
+    sampling, mesh, evaluation = config.sampling, config.mesh, config.evaluation
+    shards = mesh.data * mesh.fsdp
+    devices = f"mesh.data*mesh.fsdp={shards}"
+    rows = sampling.prompts_per_update * sampling.group_size
+    batch = f"sampling.prompts_per_update*group_size={rows}"
+    steps = config.method.minibatches
+    micro = config.optimizer.microbatches
+    _divides(batch, rows, devices, shards)
+    _divides(batch, rows, f"method.minibatches={steps}", steps)
+    small = f"a mini-batch of {rows // steps} sequences"
+    _divides(small, rows // steps, f"optimizer.microbatches={micro}", micro)
+    part = rows // (steps * micro)
+    _divides(f"a micro-batch of {part} sequences", part, devices, shards)
+    asked = evaluation.batch_prompts * evaluation.samples
+    _divides(f"evaluation.batch_prompts*samples={asked}", asked, devices, shards)
+    if config.pretrain.updates:
+        sequences, size = config.pretrain.sequences, config.pretrain.batch_size
+        wanted = f"pretrain.batch_size={size}"
+        _divides(f"pretrain.sequences={sequences}", sequences, wanted, size)
+        _divides(wanted, size, devices, shards)
+
+
+def _divides(what: str, number: int, by: str, divisor: int) -> None:
+    """Refuses a number that does not split evenly, and names the nearest that do."""
+    below = number // divisor * divisor
+    use = f"{below} or {below + divisor}" if below else f"{divisor}"
+    _refuse(number % divisor != 0, f"{what} must be a multiple of {by}; make it {use}")
+
+
+def _optimizer(config: Config) -> None:
+    optimizer = config.optimizer
+    decays = optimizer.schedule != "constant"
+    _refuse(
+        decays and optimizer.decay_steps <= optimizer.warmup_steps,
+        f"optimizer.decay_steps={optimizer.decay_steps} must be above"
+        f" optimizer.warmup_steps={optimizer.warmup_steps} for"
+        f" optimizer.schedule={optimizer.schedule!r}; set the step at which it ends",
+    )
+    _refuse(
+        not decays and optimizer.decay_steps > 0,
+        f"optimizer.decay_steps={optimizer.decay_steps} is read by no"
+        " optimizer.schedule='constant'; use schedule=linear or cosine, or 0",
+    )
+
+
+def _budget(config: Config) -> None:
+    budget = config.budget
+    _refuse(
+        not (budget.updates or budget.tokens or budget.device_seconds),
+        "budget has no limit, so the run would never end; set budget.updates,"
+        " budget.tokens or budget.device_seconds above 0",
+    )

@@ -1,0 +1,285 @@
+"""The services: the only way to the engine, and every call is on the ledger.
+
+A service names its phase, fences the devices, and charges tokens, device-seconds and
+model FLOPs before it returns; what passes between two calls is charged to `host`,
+what XLA spends on compiling to `compile`.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import jax
+import numpy as np
+from jax.sharding import NamedSharding
+
+from budgets import flops
+from budgets.clock import Clock
+from budgets.labels import Labels
+from budgets.ledger import Cost, Ledger, Phase
+from grpo_jax import methods, rollout
+from grpo_jax.base import (
+    Feedback,
+    Forks,
+    Functions,
+    Key,
+    Problem,
+    Rollout,
+    Services,
+    Verdict,
+    Weights,
+)
+from grpo_jax.compilations import Watch
+
+
+class Metered(NamedTuple):
+    """A model whose use is charged: its functions, and the shape they cost by."""
+
+    functions: Functions
+    shape: flops.ModelShape
+
+
+class Sampler(NamedTuple):
+    """How a run samples; constant, so that one program serves the whole run.
+
+    Attributes:
+      decoding: temperature and truncation.
+      stop_ids: `[K] int32`; any of these ends a completion.
+      width: columns of the prompts.
+      rows: prompts of one call; fewer are padded with rows that sample nothing.
+      max_new_tokens: most tokens of one completion.
+      row_sharding: how sequences lie on the mesh.
+      prompt_sharding: how prompts lie on the mesh.
+    """
+
+    decoding: rollout.Decoding
+    stop_ids: np.ndarray
+    width: int
+    rows: int
+    max_new_tokens: int
+    row_sharding: NamedSharding | None = None
+    prompt_sharding: NamedSharding | None = None
+
+
+class Meter:
+    """Charges a run's work to its ledger, and counts what the metrics report."""
+
+    def __init__(
+        self,
+        *,
+        models: dict[str, Metered],
+        ledger: Ledger,
+        clock: Clock,
+        watch: Watch,
+        labels: Labels,
+        verify: Callable[[str, Problem], Verdict],
+        decode: Callable[[np.ndarray, np.ndarray], list[str]],
+        temperature: float = 1.0,
+        stage: str = "train",
+    ):
+        """Starts with an empty update.
+
+        Args:
+          models: by role: `policy`, `teacher`, `reference`.
+          ledger: receives every charge.
+          clock: measures device-seconds.
+          watch: counts compilations.
+          labels: which ids were seen and verified.
+          verify: grades one completion's text.
+          decode: `(tokens[B, T], sampled[B, T]) -> B texts`.
+          temperature: of the policy, for scores.
+          stage: name of the stage in the ledger.
+        """
+        self._models = models
+        self._ledger = ledger
+        self._clock = clock
+        self._watch = watch
+        self._verify = verify
+        self._decode = decode
+        self._temperature = temperature
+        self._score = jax.jit(_score, static_argnames=("functions", "temperature"))
+        self.labels = labels
+        self.stage = stage
+        self.update = 0
+        self.compilations = 0
+        self.refilled_forks = 0
+        self.seconds: dict[str, float] = {}
+        self._between = Phase.HOST
+
+    def begin(self, update: int, *, between: Phase = Phase.HOST) -> None:
+        """Names the update that the next charges belong to.
+
+        Args:
+          update: its number.
+          between: the phase of the time between two services: `host`, or that of an
+            evaluation or a pretraining, whose host time is outside the budget too.
+        """
+        self.update = update
+        self._between = between
+        self.compilations = self.refilled_forks = 0
+        self.seconds = {}
+
+    def ends_on_sampling(self) -> bool:
+        """Whether the sampling just charged passed the budget that ends the run."""
+        return self._ledger.ends_on_sampling(self.update)
+
+    def close(self) -> bool:
+        """Charges the host's time up to here; True once the run is over."""
+        self.idle()
+        return self._ledger.ended(self.update)
+
+    def idle(self) -> None:
+        """Charges the time since the last fence as nobody's work."""
+        self.charge(self._between, Cost(), role="host")
+
+    def charge(
+        self, phase: Phase, cost: Cost, *, done: object = None, role: str = "policy"
+    ) -> None:
+        """Fences `done` and charges `cost` with the device-seconds since the last.
+
+        Args:
+          phase: what the work was.
+          cost: all but the seconds.
+          done: arrays to wait for.
+          role: whose weights did the work.
+        """
+        seconds = self._clock.lap(done)
+        count, compiling = self._watch.take()
+        compiling = min(compiling * self._clock.devices, seconds)
+        self.compilations += count
+        for name, used in ((Phase.COMPILE, compiling), (phase, seconds - compiling)):
+            self.seconds[name.value] = self.seconds.get(name.value, 0.0) + used
+        if count:
+            spent = Cost(device_seconds=compiling)
+            self._ledger.charge(self.update, self.stage, role, Phase.COMPILE, spent)
+        timed = cost + Cost(device_seconds=seconds - compiling)
+        self._ledger.charge(self.update, self.stage, role, phase, timed)
+
+    def services(self, sampler: Sampler) -> Services:
+        """Returns the services that sample as `sampler` says."""
+        return Services(
+            functools.partial(self._sample, sampler), self._scored, self._verified
+        )
+
+    def _sample(
+        self,
+        sampler: Sampler,
+        weights: Weights,
+        requests: Sequence[Problem] | Forks,
+        *,
+        num_samples: int,
+        phase: Phase,
+        key: Key,
+        keep: bool = False,
+        first: int = 0,
+    ) -> Rollout:
+        # Forks prefill their prefix again: no cache outlives its rollout here, so
+        # there is nothing to keep; the repetition is charged and counted.
+        del keep
+        self.idle()
+        model = self._models[weights.role]
+        if isinstance(requests, Forks):
+            prompts, limits, width = _prefixes(requests, sampler)
+            self.refilled_forks += len(prompts)
+            rows = -(-len(prompts) // sampler.rows) * sampler.rows
+        else:
+            prompts = [problem.prompt for problem in requests]
+            limits = [sampler.max_new_tokens] * len(prompts)
+            width, rows = sampler.width, sampler.rows
+        asked = rollout.requests(
+            prompts, width=width, limits=limits, rows=rows, first=first
+        )
+        if sampler.prompt_sharding is not None:
+            asked = jax.device_put(asked, sampler.prompt_sharding)
+        out = rollout.compiled(
+            model.functions,
+            weights.params,
+            asked,
+            sampler.stop_ids,
+            sampler.decoding,
+            key,
+            num_samples=num_samples,
+            max_new_tokens=sampler.max_new_tokens,
+            row_sharding=sampler.row_sharding,
+        )
+        if rows > len(prompts):
+            real = len(prompts) * num_samples
+            out = jax.tree.map(lambda x: np.asarray(x)[:real], out)
+        length = np.asarray(out.length)
+        new = (length - np.asarray(out.prompt_length)).tolist()
+        fresh = 0
+        if not isinstance(requests, Forks) and phase != Phase.EVAL:
+            fresh = self.labels.see(problem.id for problem in requests)
+        cost = Cost(
+            generated=sum(new),
+            prefilled=sum(len(prompt) for prompt in prompts),
+            sequences=len(new),
+            prompts=fresh,
+            flops=flops.rollout(
+                model.shape,
+                prompts=[len(prompt) for prompt in prompts],
+                new=new,
+            ),
+        )
+        self.charge(phase, cost, done=out, role=weights.role)
+        return out
+
+    def _scored(
+        self, weights: Weights, rollout: Rollout, *, phase: Phase, want: str = "logp"
+    ) -> jax.Array:
+        if want != "logp":
+            raise ValueError(f"score wants {want!r}, which is not built; ask for 'logp'")
+        self.idle()
+        model = self._models[weights.role]
+        out = self._score(model.functions, weights.params, rollout, self._temperature)
+        lengths = np.asarray(rollout.length).tolist()
+        cost = Cost(
+            prefilled=sum(lengths),
+            sequences=len(lengths),
+            flops=flops.score(model.shape, lengths),
+        )
+        self.charge(phase, cost, done=out, role=weights.role)
+        return out
+
+    def _verified(
+        self, rollout: Rollout, prompts: Sequence[Problem], *, phase: Phase
+    ) -> Feedback:
+        texts = self._decode(np.asarray(rollout.tokens), np.asarray(rollout.sampled))
+        group = len(texts) // len(prompts)
+        verdicts = [
+            self._verify(text, prompts[i // group]) for i, text in enumerate(texts)
+        ]
+        ids = {problem.id for problem in prompts}
+        new = 0 if phase == Phase.EVAL else self.labels.label(ids)
+        # Grading runs on the host while the devices wait: its seconds are host time.
+        self.idle()
+        self._ledger.charge(
+            self.update,
+            self.stage,
+            "verifier",
+            phase,
+            Cost(labels=new, verifier_calls=len(texts)),
+        )
+        return Feedback(
+            reward=np.array([v.correct for v in verdicts], np.float32),
+            error=np.array([v.error is not None for v in verdicts]),
+            answers=tuple(v.extracted for v in verdicts),
+        )
+
+
+def _prefixes(forks: Forks, sampler: Sampler):
+    tokens = np.asarray(forks.rollout.tokens)
+    start = np.asarray(forks.rollout.prompt_length)
+    prefixes = [
+        tokens[row, :position].tolist()
+        for row, position in zip(forks.rows, forks.positions, strict=True)
+    ]
+    limits = [
+        int(start[row]) + sampler.max_new_tokens - position
+        for row, position in zip(forks.rows, forks.positions, strict=True)
+    ]
+    return prefixes, limits, sampler.width + sampler.max_new_tokens
+
+
+def _score(functions, params, rollout, temperature):
+    return methods.read(functions, params, rollout, temperature=temperature)[0]

@@ -1,0 +1,156 @@
+"""A run directory: who may write in it, what it was started as, what it can resume."""
+
+import fcntl
+import importlib.metadata
+import json
+import os
+import pathlib
+import platform
+import subprocess
+from typing import IO
+
+import jax
+
+from budgets import jsonl, ledger
+from budgets.ledger import Phase
+from grpo_jax import config as configuration
+from grpo_jax.config import Config
+
+PACKAGES = ("grpo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
+PACKAGES += ("transformers", "grain", "numpy")
+
+
+class RunDirectory:
+    """The files of one run; held by one process at a time.
+
+    Attributes:
+      path: the directory.
+    """
+
+    def __init__(self, path: pathlib.Path, config: Config):
+        """Creates the directory, or checks that it holds a run of this configuration.
+
+        Args:
+          path: the directory.
+          config: the resolved configuration.
+
+        Raises:
+          ValueError: it cannot be written, is in use, or holds something else.
+        """
+        self.path = path
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(path)
+        except OSError as fault:
+            raise ValueError(
+                f"run.dir={str(path)!r} cannot be written ({fault.strerror});"
+                " choose another with run.dir=..."
+            ) from fault
+        try:
+            self._check(config)
+        except BaseException:
+            self.close()
+            raise
+
+    def _check(self, config: Config) -> None:
+        file = self.path / "config.toml"
+        if not file.exists():
+            others = sorted(x.name for x in self.path.iterdir() if x.name != ".lock")
+            if others and others != ["config.toml.new"]:
+                raise ValueError(
+                    f"run.dir={str(self.path)!r} holds {others[0]!r} and no config.toml,"
+                    " so it is not a run; choose an empty or new directory"
+                )
+            write_text(file, configuration.to_toml(config))
+        before = configuration.load(file)
+        names = configuration.differences(before, config)
+        if names:
+            old, new = configuration.flat(before), configuration.flat(config)
+            shown = ", ".join(f"{n} ({old[n]!r} there, {new[n]!r} now)" for n in names)
+            raise ValueError(
+                f"{self.path} was started under another configuration: {shown};"
+                " restore these options or choose another run.dir"
+            )
+
+    def restore(self, update: int) -> None:
+        """Drops what was recorded after `update`; charges go to `lost.jsonl`.
+
+        Args:
+          update: the last whole update; -1 for none at all.
+        """
+        ledger.restore(self.path / "ledger.jsonl", update)
+        for name in ("metrics.jsonl", "eval.jsonl", "pretrain.jsonl"):
+            jsonl.keep_until(self.path / name, update)
+
+    def lose_evaluation(self, update: int) -> None:
+        """Moves to `lost.jsonl` what an evaluation cost that did not come to its end."""
+        ledger.restore(
+            self.path / "ledger.jsonl",
+            update,
+            lost=lambda row: row["phase"] == "eval" and row["update"] == update,
+        )
+
+    def lose_evaluation(self, update: int) -> None:
+        """Moves to `lost.jsonl` what an evaluation cost that did not come to its end."""
+        ledger.restore(
+            self.path / "ledger.jsonl",
+            update,
+            unfinished=lambda row: row.phase == Phase.EVAL and row.update == update,
+        )
+
+    def close(self) -> None:
+        """Lets other processes use the directory."""
+        self._lock.close()
+
+
+def _locked(path: pathlib.Path) -> IO[str]:
+    handle = (path / ".lock").open("w")
+    try:
+        # Released by the system when the process ends, however it ends.
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        handle.close()
+        raise ValueError(
+            f"{path} is in use by another process; wait for it or choose another run.dir"
+        ) from None
+    return handle
+
+
+def write_text(path: pathlib.Path, text: str) -> None:
+    """Writes a whole file or nothing."""
+    partial = path.with_name(path.name + ".new")
+    partial.write_text(text, encoding="utf-8")
+    os.replace(partial, path)
+
+
+def write_environment(path: pathlib.Path, config: Config) -> None:
+    """Records versions, devices, the git commit of the working directory, the seed."""
+    devices = jax.devices()
+    content = {
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: _version(name) for name in PACKAGES},
+        "backend": jax.default_backend(),
+        "devices": [str(device.device_kind) for device in devices],
+        "processes": jax.process_count(),
+        "git_commit": _commit(),
+        "seed": config.seed,
+    }
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
+def _version(name: str) -> str | None:
+    try:
+        return importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str | None:
+    try:
+        found = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return found.stdout.strip() if found.returncode == 0 else None

@@ -1,0 +1,265 @@
+"""`grpo-jax train`: one method on one model, from a file to a better model.
+
+The loop knows the order of an update. Here is what happens around it: the run
+directory, pretraining of the embedded model, evaluations, checkpoints, and the end.
+"""
+
+import argparse
+import pathlib
+import signal
+import sys
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from budgets import stats
+from budgets.ledger import Phase
+from grpo_jax import books, checkpoint, config, evaluate, keys, learner, loop
+from grpo_jax import pretrain, rundir, setup, step
+from grpo_jax.base import Method, Selection, TrainState
+from grpo_jax.books import Books
+from grpo_jax.checkpoint import Saved
+from grpo_jax.command import DONE, STOPPED_ITSELF, TERMINATED, one_line, user_faults
+
+
+class Terminated(Exception):
+    """SIGTERM came, and what had to be saved is saved."""
+
+
+class Signals:
+    """Remembers SIGTERM, so that it is obeyed between two pieces of work."""
+
+    def __init__(self):
+        """Takes over the signal."""
+        self.stopping = False
+        signal.signal(signal.SIGTERM, self._heard)
+
+    def _heard(self, number: int, frame: object) -> None:
+        del number, frame
+        self.stopping = True
+
+    def obey(self) -> None:
+        """Raises `Terminated` if the signal has come."""
+        if self.stopping:
+            raise Terminated
+
+
+class Point(NamedTuple):
+    """Where a run stands between two updates."""
+
+    update: int
+    state: TrainState
+    selection: Selection
+    method: Method
+    over: bool
+
+
+def train(parts: setup.Setup, directory: rundir.RunDirectory) -> None:
+    """Runs from where the directory stands to the end of the budget.
+
+    Raises:
+      Terminated: SIGTERM came, and the run is saved.
+      FloatingPointError: the loss is not finite; the state before it is saved.
+      checkpoint.LostCheckpoint: the latest checkpoint cannot be read.
+    """
+    signals = Signals()
+    kept = books.open_books(parts, directory)
+    try:
+        latest = kept.checkpoints.latest()
+        point = _begin(parts, kept, signals) if latest is None else None
+        if point is None:
+            point = _resume(parts, kept, latest)
+        _evaluate(parts, kept, point, signals)
+        if not point.over:
+            point = _updates(parts, kept, point, signals)
+        _conclude(kept, point.update)
+    finally:
+        kept.close()
+
+
+def _begin(parts: setup.Setup, kept: Books, signals: Signals) -> Point:
+    """The run before its first update: the model as loaded, or pretrained."""
+    params, wanted = parts.params, parts.config
+    if wanted.pretrain.updates:
+        params = pretrain.pretrain(parts, kept, params, obey=signals.obey)
+    reference = None
+    if setup.needs_reference(wanted):
+        # The first step donates the parameters that it starts from.
+        reference = jax.tree.map(jnp.copy, params)
+    method = setup.make_method(parts, reference)
+    selection = method.init(kept.pool)
+    state = setup.first_state(parts, params, setup.make_optimizer(wanted))
+    if wanted.pretrain.updates:
+        kept.save(0, state, selection, kept.position(over=False))
+    return Point(0, state, selection, method, over=False)
+
+
+def _resume(parts: setup.Setup, kept: Books, latest: int) -> Point:
+    """The run as its latest checkpoint holds it."""
+    tx = setup.make_optimizer(parts.config)
+    like = jax.eval_shape(lambda: step.init(parts.params, tx))
+    like = setup.with_shardings(parts, like)
+    reference = None
+    if setup.needs_reference(parts.config):
+        reference = parts.params
+        if parts.config.pretrain.updates:
+            reference = checkpoint.read_params(kept.path / "checkpoints", 0, like)
+    method = setup.make_method(parts, reference)
+    saved = kept.checkpoints.restore(latest, Saved(like, method.init(kept.pool), {}))
+    kept.set_position(saved.position)
+    kept.say(f"resuming {kept.path} after update {latest}")
+    over = bool(saved.position["over"])
+    return Point(latest, saved.state, saved.selection, method, over)
+
+
+def _updates(
+    parts: setup.Setup, kept: Books, point: Point, signals: Signals
+) -> Point:
+    """The updates from `point` to the end, each written down as it is done."""
+    wanted, method = parts.config, point.method
+    learn = learner.learner(
+        objective=method.objective,
+        tx=setup.make_optimizer(wanted),
+        meter=kept.meter,
+        shape=parts.shape,
+        epochs=wanted.method.epochs,
+        minibatches=wanted.method.minibatches,
+        microbatches=wanted.optimizer.microbatches,
+        row_sharding=parts.row_sharding,
+    )
+    before = kept.position(over=False)
+    last, selection = point.update, point.selection
+    state = point.state
+    for done in loop.run(
+        state,
+        kept.pool,
+        method=method,
+        services=kept.meter.services(parts.train),
+        learn=learn,
+        account=kept.meter,
+        root=parts.root,
+        selection=point.selection,
+        start=point.update + 1,
+    ):
+        try:
+            books.check_finite(done)
+        except FloatingPointError:
+            # The learner left the state as it was before this update.
+            kept.save(last, done.state, selection, before)
+            raise
+        last, state, selection = done.number, done.state, done.selection
+        before = kept.position(over=done.over)
+        _record(kept, done, wanted)
+        point = Point(last, state, selection, method, done.over)
+        due = last % wanted.run.save_every == 0
+        evaluating = _due(wanted, point)
+        if due or evaluating or done.over or signals.stopping:
+            kept.save(last, state, selection, before)
+        signals.obey()
+        if evaluating:
+            _evaluate(parts, kept, point, signals)
+    return point
+
+
+def _record(kept: Books, done: loop.Update, wanted: config.Config) -> None:
+    row = books.row(done, kept, wanted.sampling.group_size)
+    kept.writers.write(row)
+    for warning in kept.alarms.new(row):
+        kept.say(f"warning: {warning}")
+    kept.progress.update(row)
+    if wanted.run.save_rollouts:
+        books.save_rollout(kept.path, done, Phase.ROLLOUT)
+
+
+def _due(wanted: config.Config, point: Point) -> bool:
+    """Whether the parameters after this update are evaluated."""
+    every = wanted.evaluation.every
+    return point.over or point.update == 0 or bool(every and point.update % every == 0)
+
+
+def _evaluate(
+    parts: setup.Setup, kept: Books, point: Point, signals: Signals
+) -> None:
+    """Evaluates if it is due and not done; `eval.jsonl` grows by whole evaluations."""
+    number, problems = point.update, parts.task.evaluation
+    if not _due(parts.config, point) or evaluate.matrix(kept.path, number).size:
+        return
+    signals.obey()
+    kept.meter.begin(number, between=Phase.EVAL)
+    pieces, shown, done = [], [], 0
+    for piece in evaluate.parts(
+        kept.meter.services(parts.evaluation),
+        point.state.params,
+        problems,
+        num_samples=parts.config.evaluation.samples,
+        batch=parts.evaluation.rows,
+        key=keys.at(parts.root, keys.Stream.EVALUATE, number),
+        decode=setup.decoder(parts),
+    ):
+        pieces.append(piece.evaluation)
+        shown += evaluate.excerpts(piece, most=8 - len(shown))
+        done += len(piece.problems)
+        kept.progress.evaluating(number, done)
+        signals.obey()
+    whole = evaluate.joined(pieces)
+    split = evaluate.SPLIT
+    evaluate.record(kept.path, whole, update=number, split=split, shown=shown)
+    accuracy = stats.mean_at_n(whole.correct)
+    kept.progress.evaluated(accuracy)
+    kept.writers.scalars(number, {"accuracy": accuracy}, kind="evaluation")
+    kept.say(
+        evaluate.sentence(f"update {number}", whole.correct)
+        + f", {whole.truncated.mean():.1%} truncated"
+    )
+
+
+def _conclude(kept: Books, update: int) -> None:
+    """Prints what the run came to: base, final and paired accuracy, and its cost."""
+    kept.progress.close()
+    base, final = evaluate.matrix(kept.path, 0), evaluate.matrix(kept.path, update)
+    spent, apart = kept.ledger.total(), kept.ledger.by_phase()
+    print(evaluate.sentence("base ", base))
+    print(evaluate.sentence("final", final))
+    print(evaluate.comparison(final, base))
+    outside = ", ".join(
+        f"{phase} {apart[phase].device_seconds:.0f}"
+        for phase in (Phase.COMPILE, Phase.PRETRAIN, Phase.EVAL, Phase.CHECKPOINT)
+    )
+    print(
+        f"spent: {update} updates, {spent.generated:,} generated tokens,"
+        f" {spent.labels:,} labels, {spent.device_seconds:.0f} device-seconds"
+        f" (outside the budget: {outside})"
+    )
+    print(f"run: {kept.path}")
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the subcommand; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="grpo-jax train", description=(__doc__ or "").splitlines()[0]
+    )
+    parser.add_argument("config", help="a TOML file")
+    parser.add_argument("overrides", nargs="*", metavar="section.field=value")
+    wanted = parser.parse_args(argv)
+    with user_faults():
+        settings = config.load(wanted.config, wanted.overrides)
+        directory = rundir.RunDirectory(pathlib.Path(settings.run.dir), settings)
+        parts = setup.prepare(settings)
+    rundir.write_environment(directory.path / "environment.json", settings)
+    try:
+        train(parts, directory)
+    except Terminated:
+        print("stopped by SIGTERM; the same command resumes", file=sys.stderr)
+        return TERMINATED
+    except (FloatingPointError, checkpoint.LostCheckpoint) as fault:
+        print(f"stopped: {one_line(fault)}", file=sys.stderr)
+        return STOPPED_ITSELF
+    finally:
+        directory.close()
+    return DONE
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
