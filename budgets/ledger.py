@@ -111,11 +111,7 @@ class Charge:
 
     @staticmethod
     def from_json(row: dict[str, Any]) -> "Charge":
-        """Reads what `to_json` wrote.
-
-        Raises:
-          ValueError: a field is missing, unknown or of the wrong kind.
-        """
+        """Reads what `to_json` wrote; a wrong, missing or unknown field is refused."""
         costs = {field.name for field in dataclasses.fields(Cost)}
         own = {field.name for field in dataclasses.fields(Charge)} - {"cost"}
         if row.keys() != costs | own:
@@ -197,10 +193,9 @@ class Ledger:
 
     @classmethod
     def read(cls, path: pathlib.Path, budget: Budget | None = None) -> "Ledger":
-        """Returns the charges of a file, not connected to it: charges stay in memory.
+        """Returns the charges of a file, not connected to it: more stay in memory.
 
-        Raises:
-          ValueError: a line is damaged; names file and line. A torn last line is not.
+        A damaged line is a ValueError with file and line; a torn last one is dropped.
         """
         ledger = cls(budget=budget)
         ledger._load(path)

@@ -56,7 +56,8 @@ def read_config(directory: pathlib.Path) -> ModelConfig:
         flat = [i for ids in both for i in (ids if isinstance(ids, list) else [ids])]
         hf["eos_token_id"] = list(dict.fromkeys(i for i in flat if i is not None))
         for name in ("pad_token_id", "bos_token_id"):
-            hf[name] = hf.get(name, generation.get(name))
+            if hf.get(name) is None:
+                hf[name] = generation.get(name)
     try:
         return from_hf(hf)
     except ValueError as error:

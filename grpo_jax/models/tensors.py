@@ -169,9 +169,8 @@ def _stack(source: Source, name: str, p: Parameter, dtype: str) -> np.ndarray:
 
 
 def _place(host: np.ndarray, where: NamedSharding | None) -> jax.Array:
-    # Copied either way: a CPU device may otherwise keep reading the host's buffer.
     if where is None:
-        return jnp.array(host)
+        return jax.device_put(host)  # a CPU may keep this very buffer; we let it go
     return jax.make_array_from_callback(
         host.shape, where, lambda index: np.array(host[index])
     )

@@ -75,8 +75,9 @@ def start(getkey):
     return helpers.random_table(getkey(), 0.3)
 
 
-@every_method
-def test_learns_the_toy_and_compiles_once(method, getkey):
+@pytest.mark.parametrize("name", ["grpo", "grpo_kl", "next_token"])
+def test_learns_the_toy_and_compiles_once(name, getkey):
+    method = METHODS[name]
     tx, traces, pool = optax.adam(0.25), [], helpers.FakePool()
 
     def counted(*args):

@@ -1,6 +1,7 @@
 import json
 import struct
 import sys
+import time
 import types
 
 import numpy as np
@@ -145,7 +146,12 @@ def test_a_resumed_run_shows_each_step_once_with_its_later_value(tmp_path):
     first = metrics.Writers(tmp_path)
     for update in (1, 2, 3):
         first.write({"update": update, "reward": 0.1 * update, "loss": None})
-    # Killed: not closed. What was written is in the files already.
+    # Killed: not closed. The board is written by a thread, so wait for it.
+    deadline = time.monotonic() + 10
+    while len(scalars(tmp_path / "tensorboard")) < 3 and time.monotonic() < deadline:
+        first.scalars(0, {})
+        time.sleep(0.01)
+    assert len(scalars(tmp_path / "tensorboard")) == 3
     again = metrics.Writers(tmp_path, update=2)
     again.write({"update": 3, "reward": 0.9, "seconds": {"train": 2.0}})
     again.scalars(3, {"accuracy": 0.5}, "eval")
