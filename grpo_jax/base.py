@@ -7,7 +7,7 @@ D width, H heads, K key-value heads. Batch axes lead.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import numpy as np
@@ -177,6 +177,7 @@ class Picked(NamedTuple):
     rollout: Rollout | None = None
 
 
+@runtime_checkable
 class Sample(Protocol):
     """Draws completions; on the ledger before it returns.
 
@@ -197,6 +198,7 @@ class Sample(Protocol):
     ) -> Rollout: ...
 
 
+@runtime_checkable
 class Score(Protocol):
     """Reads a rollout with other weights: a prefill, no generation."""
 
@@ -205,6 +207,7 @@ class Score(Protocol):
     ) -> jax.Array: ...
 
 
+@runtime_checkable
 class Verify(Protocol):
     """Grades completions; counts verifier calls and labelled ids."""
 
@@ -221,6 +224,7 @@ class Services(NamedTuple):
     verify: Verify
 
 
+@runtime_checkable
 class Pool(Protocol):
     """The labelled prompts, as a stream whose position a checkpoint holds."""
 

@@ -46,7 +46,8 @@ class Watch:
 
     def take(self) -> tuple[int, float]:
         """Returns programs compiled and seconds spent since the last call."""
-        count, seconds = self._count, sum(end - start for start, end in self._spans)
+        count = self._count
+        seconds = sum((end - start for start, end in self._spans), 0.0)
         self._count, self._spans = 0, []
         return count, seconds
 

@@ -5,7 +5,7 @@ Saving, evaluating, printing and plotting belong to the caller, between two yiel
 
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from typing import NamedTuple, Protocol, TypeAlias
+from typing import NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 from grpo_jax import keys
 from grpo_jax.base import (
@@ -27,6 +27,7 @@ Learn: TypeAlias = Callable[
 ]
 
 
+@runtime_checkable
 class Account(Protocol):
     """What the loop asks of the metering: `meter.Meter`."""
 

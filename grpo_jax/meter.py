@@ -17,7 +17,7 @@ from budgets import flops
 from budgets.clock import Clock
 from budgets.labels import Labels
 from budgets.ledger import Cost, Ledger, Phase
-from grpo_jax import methods, rollout
+from grpo_jax import objectives, rollout
 from grpo_jax.base import (
     Feedback,
     Forks,
@@ -282,4 +282,4 @@ def _prefixes(forks: Forks, sampler: Sampler):
 
 
 def _score(functions, params, rollout, temperature):
-    return methods.read(functions, params, rollout, temperature=temperature)[0]
+    return objectives.read(functions, params, rollout, temperature=temperature)[0]

@@ -89,7 +89,7 @@ def generate(
     check(prompts, num_samples, max_new_tokens, temperature, top_k, top_p, min_p)
     width = max(len(p) for p in prompts)
     return compiled(
-        models.functions(config),
+        _functions(config),
         params,
         requests(prompts, width=width, limits=[max_new_tokens] * len(prompts)),
         stops(stop_ids),
@@ -98,6 +98,12 @@ def generate(
         num_samples=num_samples,
         max_new_tokens=max_new_tokens,
     )
+
+
+@functools.lru_cache(maxsize=16)
+def _functions(config: "models.ModelConfig") -> Functions:
+    """The same closures for the same configuration, so that one program serves."""
+    return models.functions(config)
 
 
 def decoding(

@@ -5,7 +5,7 @@ The maths names logical axes only; a mesh of one device runs the same program.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -33,7 +33,7 @@ def make_mesh(
     fsdp: int = 1,
     tensor: int = 1,
     *,
-    devices: Sequence[jax.Device] | None = None,
+    devices: Sequence[Any] | None = None,
 ) -> Mesh:
     """Returns a mesh whose axes are `data`, `fsdp` and `tensor`.
 

@@ -13,7 +13,7 @@ from gguf import GGUFReader
 
 from grpo_jax.models import quants, tensors
 from grpo_jax.models.config import SUPPORTED, Llama3Rope, ModelConfig
-from grpo_jax.models.decoder import rope_frequencies
+from grpo_jax.models.rope import rope_frequencies
 
 NAMES = {
     "token_embd": "model.embed_tokens",

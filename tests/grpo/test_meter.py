@@ -1,0 +1,220 @@
+import dataclasses
+import functools
+
+import jax
+import numpy as np
+import pytest
+
+from budgets import flops
+from budgets.clock import Clock
+from budgets.labels import Labels
+from budgets.ledger import Budget, Ledger, Phase
+from grpo_jax import keys, meter, models, rollout
+from grpo_jax.base import Forks, Problem, Verdict, Weights
+from grpo_jax.compilations import Watch
+
+CONFIG = models.ModelConfig(
+    family="llama",
+    vocab_size=31,
+    width=16,
+    ffw=32,
+    num_layers=2,
+    num_heads=2,
+    num_kv_heads=1,
+    head_dim=8,
+)
+SHAPE = flops.ModelShape(
+    layers=2, width=16, heads=2, kv_heads=1, head_dim=8, ffw=32, vocab=31
+)
+STOPS = (3, 4)
+FUNCTIONS = models.functions(CONFIG)  # once: a program is compiled for each
+
+
+class Ticking:
+    """A clock that moves one second at each reading."""
+
+    def __init__(self):
+        self.time = 0.0
+
+    def __call__(self):
+        self.time += 1.0
+        return self.time
+
+
+@pytest.fixture(scope="module")
+def params():
+    return jax.jit(functools.partial(models.init, CONFIG))(keys.root(2))
+
+
+@pytest.fixture
+def metered():
+    watch = Watch()
+    made = meter.Meter(
+        models={
+            "policy": meter.Metered(FUNCTIONS, SHAPE),
+            "teacher": meter.Metered(FUNCTIONS, SHAPE),
+        },
+        ledger=Ledger(budget=Budget(updates=3)),
+        clock=Clock(jax.block_until_ready, devices=2, now=Ticking()),
+        watch=watch,
+        labels=Labels(),
+        verify=lambda text, problem: Verdict(text == problem.answer, text, None),
+        decode=lambda tokens, sampled: [
+            str(int(row[drawn][0])) for row, drawn in zip(tokens, sampled, strict=True)
+        ],
+    )
+    yield made
+    watch.close()
+
+
+def sampler(rows=3, new=6):
+    return meter.Sampler(
+        decoding=rollout.decoding(1.0),
+        stop_ids=rollout.stops(STOPS),
+        width=4,
+        rows=rows,
+        max_new_tokens=new,
+    )
+
+
+PROBLEMS = tuple(
+    Problem(id=str(i), question="", answer="7", prompt=tuple(range(1, 2 + i)))
+    for i in range(3)
+)
+
+
+def sample(metered, params, requests=PROBLEMS, *, phase=Phase.ROLLOUT, **options):
+    return metered.services(sampler()).sample(
+        Weights(params), requests, num_samples=5, phase=phase, key=keys.root(0),
+        **options,
+    )
+
+
+def rows(metered, phase):
+    return [r for r in metered._ledger.rows if r.phase == phase]
+
+
+def test_a_sample_is_charged_by_a_recount_of_its_ids(metered, params):
+    metered.begin(1)
+    out = sample(metered, params)
+    (charge,) = rows(metered, Phase.ROLLOUT)
+    sampled = np.asarray(out.sampled)
+    assert charge.cost.generated == sampled.sum()
+    assert charge.cost.prefilled == 1 + 2 + 3  # each prompt once, not once a sample
+    assert charge.cost.sequences == 15
+    assert charge.cost.prompts == 3
+    assert charge.update == 1
+    assert charge.role == "policy"
+    want = flops.rollout(SHAPE, [1, 2, 3], sampled.sum(1).tolist())
+    assert charge.cost.flops == want
+
+
+def test_padding_rows_are_not_charged_and_not_returned(metered, params):
+    metered.begin(1)
+    out = sample(metered, params, PROBLEMS[:2])
+    assert out.tokens.shape[0] == 10
+    (charge,) = rows(metered, Phase.ROLLOUT)
+    assert charge.cost.generated == np.asarray(out.sampled).sum()
+    assert charge.cost.sequences == 10
+    whole = sample(metered, params)
+    np.testing.assert_array_equal(np.asarray(whole.tokens)[:10], out.tokens)
+
+
+def test_parts_of_a_set_draw_what_the_whole_draws(metered, params):
+    whole = sample(metered, params)
+    last = sample(metered, params, PROBLEMS[2:], first=2)
+    np.testing.assert_array_equal(np.asarray(whole.tokens)[10:], last.tokens)
+
+
+def test_every_second_is_charged_exactly_once(metered, params):
+    """Two devices and a clock of one second a reading: each lap is two seconds."""
+    metered.begin(1)
+    out = sample(metered, params)
+    metered.services(sampler()).verify(out, PROBLEMS, phase=Phase.ROLLOUT)
+    metered.services(sampler()).score(Weights(params), out, phase=Phase.REFERENCE)
+    metered.close()
+    total = sum(r.cost.device_seconds for r in metered._ledger.rows)
+    assert total == pytest.approx(2 * (metered._clock._now.time - 1))
+    assert sum(metered.seconds.values()) == pytest.approx(total)
+
+
+def test_verify_counts_calls_and_labels_each_id_once(metered, params):
+    services = metered.services(sampler())
+    out = sample(metered, params)
+    feedback = services.verify(out, PROBLEMS, phase=Phase.ROLLOUT)
+    services.verify(out, PROBLEMS, phase=Phase.CANDIDATE)
+    one, two = (r for r in metered._ledger.rows if r.role == "verifier")
+    assert (one.cost.labels, one.cost.verifier_calls) == (3, 15)
+    assert (two.cost.labels, two.cost.verifier_calls) == (0, 15)
+    first = np.asarray(out.tokens)[np.arange(15), np.asarray(out.prompt_length)]
+    np.testing.assert_array_equal(feedback.reward, (first == 7).astype(np.float32))
+
+
+def test_evaluation_uses_no_label(metered, params):
+    out = sample(metered, params, phase=Phase.EVAL)
+    metered.services(sampler()).verify(out, PROBLEMS, phase=Phase.EVAL)
+    total = metered._ledger.total(tuple(Phase))
+    assert (total.prompts, total.labels, total.verifier_calls) == (0, 0, 15)
+    assert metered._ledger.total().generated == 0
+
+
+def test_a_score_is_a_prefill_of_every_real_token(metered, params):
+    out = sample(metered, params)
+    services = metered.services(sampler())
+    logp = services.score(
+        Weights(params, "teacher"), out, phase=Phase.TEACHER_SCORE
+    )
+    (charge,) = rows(metered, Phase.TEACHER_SCORE)
+    lengths = np.asarray(out.length)
+    assert (charge.cost.generated, charge.cost.prefilled) == (0, lengths.sum())
+    assert charge.role == "teacher"
+    gap = np.where(out.sampled, np.asarray(logp) - np.asarray(out.logp), 0)
+    assert np.abs(gap).max() < 1e-4
+
+
+def test_forks_continue_a_rollout_with_what_its_limit_had_left(metered, params):
+    parent = sample(metered, params)
+    length, start = np.asarray(parent.length), np.asarray(parent.prompt_length)
+    row = int(np.argmax(length - start))
+    position = int(start[row]) + 2
+    forks = Forks(parent, [row, row], [position, position + 1])
+    out = sample(metered, params, forks, phase=Phase.CONTINUATION)
+    assert out.tokens.shape[0] == 10
+    for i in range(10):
+        kept = position + i // 5
+        np.testing.assert_array_equal(
+            np.asarray(out.tokens)[i, :kept], np.asarray(parent.tokens)[row, :kept]
+        )
+        assert int(out.length[i]) <= start[row] + 6
+    (charge,) = rows(metered, Phase.CONTINUATION)
+    assert charge.cost.generated == np.asarray(out.sampled).sum()
+    assert charge.cost.prefilled == 2 * position + 1
+    assert charge.cost.prompts == 0
+    assert metered.refilled_forks == 2
+
+
+def test_a_grader_error_is_no_reward_and_is_recorded(metered, params):
+    broken = dataclasses.replace(PROBLEMS[0], answer="x")
+    metered._verify = lambda text, problem: Verdict(False, None, "worker died")
+    out = sample(metered, params, (broken,))
+    feedback = metered.services(sampler()).verify(out, (broken,), phase=Phase.ROLLOUT)
+    assert feedback.error.all()
+    assert (feedback.reward == 0).all()
+
+
+def test_host_time_of_an_evaluation_is_outside_the_budget(metered, params):
+    metered.begin(1, between=Phase.EVAL)
+    out = sample(metered, params, phase=Phase.EVAL)
+    metered.services(sampler()).verify(out, PROBLEMS, phase=Phase.EVAL)
+    assert metered._ledger.total().device_seconds == 0
+    metered.begin(2)
+    metered.idle()
+    assert metered._ledger.total().device_seconds > 0
+
+
+def test_what_score_cannot_give_is_refused(metered, params):
+    out = sample(metered, params)
+    with pytest.raises(ValueError, match="not built"):
+        metered.services(sampler()).score(
+            Weights(params), out, phase=Phase.REFERENCE, want="hidden"
+        )
