@@ -195,7 +195,9 @@ class Sample(Protocol):
         key: Key,
         keep: bool = False,
         first: int = 0,
-    ) -> Rollout: ...
+    ) -> Rollout:
+        """Returns one row per request and sample, in their order."""
+        ...
 
 
 @runtime_checkable
@@ -204,7 +206,9 @@ class Score(Protocol):
 
     def __call__(
         self, weights: Weights, rollout: Rollout, *, phase: Phase, want: str = "logp"
-    ) -> jax.Array: ...
+    ) -> jax.Array:
+        """Returns `[B, T]` log-probabilities of the tokens."""
+        ...
 
 
 @runtime_checkable
@@ -213,7 +217,9 @@ class Verify(Protocol):
 
     def __call__(
         self, rollout: Rollout, prompts: Sequence[Problem], *, phase: Phase
-    ) -> Feedback: ...
+    ) -> Feedback:
+        """Returns a judgement per row; rows are prompt-major over `prompts`."""
+        ...
 
 
 class Services(NamedTuple):

@@ -144,7 +144,7 @@ def budget(wanted: config.Config) -> Budget:
         tokens=limits.tokens or None,
         device_seconds=limits.device_seconds or None,
         updates=limits.updates or None,
-        until=limits.until,
+        until="first" if limits.until == "first" else "both",
     )
 
 

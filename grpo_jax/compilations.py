@@ -31,12 +31,13 @@ class Watch:
         self._spans: list[tuple[float, float]] = []
         jax.monitoring.register_event_duration_secs_listener(self._heard)
 
-    def _heard(self, event: str, duration: float, **_: object) -> None:
+    def _heard(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
+        del kwargs
         if event not in _TIMED:
             return
         self._count += event == _COUNTED
         end = self._now()
-        start = end - duration
+        start = end - duration_secs
         # Tracing nests: an outer span ends after, and swallows, the ones inside it.
         while self._spans and self._spans[-1][0] >= start:
             self._spans.pop()

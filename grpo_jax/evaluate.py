@@ -10,7 +10,6 @@ from budgets import jsonl, stats
 from budgets.ledger import Phase
 from grpo_jax.base import Key, Params, Problem, Services, Weights
 
-
 SPLIT = "eval"  # the held-out problems of a task
 
 
@@ -94,12 +93,13 @@ def parts(
 
 def joined(pieces: Sequence[Evaluation]) -> Evaluation:
     """Returns the evaluation whose parts these are, in order."""
-    columns = zip(*pieces, strict=True)
     return Evaluation(
-        *(
-            sum(column, ()) if isinstance(column[0], tuple) else np.concatenate(column)
-            for column in columns
-        )
+        ids=tuple(name for piece in pieces for name in piece.ids),
+        correct=np.concatenate([piece.correct for piece in pieces]),
+        errors=np.concatenate([piece.errors for piece in pieces]),
+        answers=tuple(row for piece in pieces for row in piece.answers),
+        lengths=np.concatenate([piece.lengths for piece in pieces]),
+        truncated=np.concatenate([piece.truncated for piece in pieces]),
     )
 
 
@@ -148,9 +148,7 @@ def record(
     folder.mkdir(exist_ok=True)
     text = "\n".join(shown)
     (folder / f"{update:06d}-{split}.md").write_text(text, encoding="utf-8")
-    jsonl.extend(
-        directory / "eval.jsonl", rows(evaluation, update=update, split=split)
-    )
+    jsonl.extend(directory / "eval.jsonl", rows(evaluation, update=update, split=split))
 
 
 def matrix(directory: pathlib.Path, update: int, split: str = SPLIT) -> np.ndarray:

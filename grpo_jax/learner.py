@@ -77,7 +77,10 @@ def learner(
                 state, metrics = compiled(state, batch, frozen, rows)
                 for name, ratio in jax.device_get(metrics).items():
                     total, weight = totals.get(name, (0.0, 0.0))
-                    totals[name] = (total + float(ratio.total), weight + float(ratio.weight))
+                    totals[name] = (
+                        total + float(ratio.total),
+                        weight + float(ratio.weight),
+                    )
         meter.charge(phase, _cost(shape, batch, epochs), done=state)
         return state, {
             name: total / weight if weight else math.nan

@@ -228,7 +228,9 @@ class Meter:
         self, weights: Weights, rollout: Rollout, *, phase: Phase, want: str = "logp"
     ) -> jax.Array:
         if want != "logp":
-            raise ValueError(f"score wants {want!r}, which is not built; ask for 'logp'")
+            raise ValueError(
+                f"score wants {want!r}, which is not built; ask for 'logp'"
+            )
         self.idle()
         model = self._models[weights.role]
         out = self._score(model.functions, weights.params, rollout, self._temperature)

@@ -36,20 +36,44 @@ def read(
     *,
     temperature: float = 1.0,
     chunk_size: int = 128,
+    window: int | None = None,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     """Log-probability of each token of a rollout, and the entropy it was drawn at.
 
     See `losses.chunked_logp_and_entropy`, which this lifts over the batch.
+
+    Args:
+      functions: the model.
+      params: its parameters.
+      rollout: what to read.
+      temperature: of the policy.
+      chunk_size: positions whose logits exist at once.
+      window: the most tokens a completion can have. The vocabulary is then multiplied
+        at that many positions of a row, from its first completion token on, and
+        entries elsewhere are 0; None reads every position.
     """
     hidden = functions.hidden(params, rollout.tokens, *places(rollout))
     head = functions.unembed(params)
+    columns = rollout.tokens.shape[1]
 
-    def one(h, tokens):
-        return losses.chunked_logp_and_entropy(
-            h, head, tokens, temperature=temperature, chunk_size=chunk_size
+    def one(h, tokens, prompt_length):
+        if window is None or window + 1 >= columns:
+            return losses.chunked_logp_and_entropy(
+                h, head, tokens, temperature=temperature, chunk_size=chunk_size
+            )
+        # The state before the first completion token predicts it. A completion ends
+        # inside the row, so a slice that would not is moved back and still holds it.
+        first = jnp.minimum(prompt_length - 1, columns - window - 1)
+        part = (jax.lax.dynamic_slice_in_dim(x, first, window + 1) for x in (h, tokens))
+        found = losses.chunked_logp_and_entropy(
+            next(part), head, next(part), temperature=temperature, chunk_size=chunk_size
+        )
+        blank = jnp.zeros(columns, jnp.float32)
+        return tuple(
+            jax.lax.dynamic_update_slice_in_dim(blank, x, first, 0) for x in found
         )
 
-    return jax.vmap(one)(hidden, rollout.tokens)
+    return jax.vmap(one)(hidden, rollout.tokens, jnp.asarray(rollout.prompt_length))
 
 
 def surrogate(
@@ -57,6 +81,7 @@ def surrogate(
     *,
     temperature: float = 1.0,
     chunk_size: int = 128,
+    window: int | None = None,
     loss: Loss = losses.clipped_surrogate,
     level: Level = losses.token_level,
     clip_low: float = 0.2,
@@ -70,7 +95,8 @@ def surrogate(
     Args:
       functions: the policy.
       temperature: at which the tokens were sampled: it is part of the policy.
-      chunk_size: positions whose logits exist at once.
+      chunk_size: see `read`.
+      window: see `read`; the sampler's limit on new tokens.
       loss: per token, of `losses`.
       level: `losses.token_level`, or `losses.sequence_level` for GSPO.
       clip_low: passed to `loss`.
@@ -100,6 +126,7 @@ def surrogate(
             batch.rollout,
             temperature=temperature,
             chunk_size=chunk_size,
+            window=window,
         )
         # Masked entries may hold anything, nan too, and the derivative of a product
         # reads both factors: they are cleared before the formulas, not only after.

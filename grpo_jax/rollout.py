@@ -6,7 +6,7 @@ from comparing ids with a pad id, which may equal the end of sequence or be abse
 
 import functools
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -16,6 +16,9 @@ from jaxtyping import Array, Int, Key
 
 from grpo_jax import keys, models, sampling, truncation
 from grpo_jax.base import Functions, Params, Rollout
+
+
+Option: TypeAlias = float | int | np.generic | jax.Array
 
 
 class Decoding(NamedTuple):
@@ -28,10 +31,10 @@ class Decoding(NamedTuple):
       min_p: least probability relative to the likeliest token; 0 keeps all.
     """
 
-    temperature: float | jax.Array = 1.0
-    top_k: int | jax.Array = 0
-    top_p: float | jax.Array = 1.0
-    min_p: float | jax.Array = 0.0
+    temperature: Option = 1.0
+    top_k: Option = 0
+    top_p: Option = 1.0
+    min_p: Option = 0.0
 
 
 class Requests(NamedTuple):
@@ -86,10 +89,44 @@ def generate(
     Raises:
       ValueError: for no prompt, an empty one, or options out of range.
     """
+    return generate_with(
+        _functions(config),
+        params,
+        prompts,
+        num_samples=num_samples,
+        max_new_tokens=max_new_tokens,
+        stop_ids=stop_ids,
+        key=key,
+        temperature=temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+    )
+
+
+def generate_with(
+    functions: Functions,
+    params: Params,
+    prompts: list[list[int]],
+    *,
+    num_samples: int,
+    max_new_tokens: int,
+    stop_ids: Sequence[int],
+    key: Key[Array, ""],
+    temperature: float = 1.0,
+    top_k: int = 0,
+    top_p: float = 1.0,
+    min_p: float = 0.0,
+) -> Rollout:
+    """`generate` with any model: its functions, as `models.from_nnx` makes them.
+
+    A program is compiled for each value of `functions` and each shape of `prompts`:
+    make the functions once.
+    """
     check(prompts, num_samples, max_new_tokens, temperature, top_k, top_p, min_p)
     width = max(len(p) for p in prompts)
     return compiled(
-        _functions(config),
+        functions,
         params,
         requests(prompts, width=width, limits=[max_new_tokens] * len(prompts)),
         stops(stop_ids),
@@ -114,7 +151,7 @@ def decoding(
         temperature, top_k = 1.0, 1
     return Decoding(
         np.float32(temperature), np.int32(top_k), np.float32(top_p), np.float32(min_p)
-    )  # pyright: ignore[reportArgumentType]
+    )
 
 
 def stops(stop_ids: Sequence[int]) -> np.ndarray:

@@ -83,15 +83,7 @@ class RunDirectory:
             jsonl.keep_until(self.path / name, update)
 
     def lose_evaluation(self, update: int) -> None:
-        """Moves to `lost.jsonl` what an evaluation cost that did not come to its end."""
-        ledger.restore(
-            self.path / "ledger.jsonl",
-            update,
-            lost=lambda row: row["phase"] == "eval" and row["update"] == update,
-        )
-
-    def lose_evaluation(self, update: int) -> None:
-        """Moves to `lost.jsonl` what an evaluation cost that did not come to its end."""
+        """Moves the charges of an evaluation without an end to `lost.jsonl`."""
         ledger.restore(
             self.path / "ledger.jsonl",
             update,

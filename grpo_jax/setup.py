@@ -10,8 +10,19 @@ import optax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from budgets import flops
-from grpo_jax import keys, methods, models, options, optim, prompts, rollout, sharding
-from grpo_jax import step, tasks, tokens
+from grpo_jax import (
+    keys,
+    methods,
+    models,
+    optim,
+    options,
+    prompts,
+    rollout,
+    sharding,
+    step,
+    tasks,
+    tokens,
+)
 from grpo_jax.base import Functions, Key, Method, Params, Problem
 from grpo_jax.config import Config
 from grpo_jax.meter import Sampler
@@ -177,13 +188,18 @@ def model_shape(model: models.ModelConfig) -> flops.ModelShape:
 def make_task(config: Config) -> tasks.Task:
     """Returns the problems and verifier that a configuration names."""
     task = config.task
-    counts = {
+    counts: dict[str, Any] = {
         "num_train": task.num_train,
         "num_eval": task.num_eval,
         "seed": task.problem_seed,
     }
     if task.name == "reasoning_gym":
-        return tasks.reasoning_gym(task.generator, options=task.options, **counts)
+        return tasks.reasoning_gym(
+            task.generator,
+            options=task.options,
+            require_box=task.require_box,
+            **counts,
+        )
     if task.name == "addition":
         return tasks.addition(
             digits=task.digits,
@@ -197,6 +213,7 @@ def make_task(config: Config) -> tasks.Task:
         max_operand=task.max_operand,
         operators=task.operators,
         noise=config.pretrain.noise,
+        require_box=task.require_box,
         **counts,
     )
 
@@ -242,6 +259,7 @@ def make_method(setup: Setup, reference: Params | None) -> Method:
         group_size=how.group_size,
         prompts_per_update=how.prompts_per_update,
         temperature=how.temperature,
+        window=how.max_new_tokens,
         mask_truncated=wanted.mask_truncated,
         clip_low=wanted.clip_low,
         clip_high=wanted.clip_high,

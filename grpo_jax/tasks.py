@@ -40,6 +40,7 @@ def arithmetic(
     operators: str = "+-",
     noise: float = 0.0,
     max_error: int = 9,
+    require_box: bool = False,
 ) -> Task:
     """Chains such as `3+8-2=`, solved one step per line: `3+8=11`, `11-2=9`.
 
@@ -57,6 +58,7 @@ def arithmetic(
       noise: probability that a step of a training solution has a wrong result; the
         steps after it go on from that result. Gold answers are always right.
       max_error: a wrong result is off by 1 .. `max_error`, either way.
+      require_box: only an answer in `\boxed{}` is right.
     """
     _check_chain(operands, min_operand, max_operand, operators, noise, max_error)
     bases = [max_operand - min_operand + 1] * operands
@@ -95,7 +97,7 @@ def arithmetic(
     return Task(
         train=tuple(problem(text, noise) for text in rest),
         evaluation=tuple(problem(text, 0.0) for text in held_out),
-        verify=by_answer,
+        verify=functools.partial(by_answer, require_box=require_box),
     )
 
 

@@ -16,8 +16,19 @@ import jax.numpy as jnp
 
 from budgets import stats
 from budgets.ledger import Phase
-from grpo_jax import books, checkpoint, config, evaluate, keys, learner, loop
-from grpo_jax import pretrain, rundir, setup, step
+from grpo_jax import (
+    books,
+    checkpoint,
+    config,
+    evaluate,
+    keys,
+    learner,
+    loop,
+    pretrain,
+    rundir,
+    setup,
+    step,
+)
 from grpo_jax.base import Method, Selection, TrainState
 from grpo_jax.books import Books
 from grpo_jax.checkpoint import Saved
@@ -68,8 +79,9 @@ def train(parts: setup.Setup, directory: rundir.RunDirectory) -> None:
     kept = books.open_books(parts, directory)
     try:
         latest = kept.checkpoints.latest()
-        point = _begin(parts, kept, signals) if latest is None else None
-        if point is None:
+        if latest is None:
+            point = _begin(parts, kept, signals)
+        else:
             point = _resume(parts, kept, latest)
         _evaluate(parts, kept, point, signals)
         if not point.over:
@@ -114,9 +126,7 @@ def _resume(parts: setup.Setup, kept: Books, latest: int) -> Point:
     return Point(latest, saved.state, saved.selection, method, over)
 
 
-def _updates(
-    parts: setup.Setup, kept: Books, point: Point, signals: Signals
-) -> Point:
+def _updates(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -> Point:
     """The updates from `point` to the end, each written down as it is done."""
     wanted, method = parts.config, point.method
     learn = learner.learner(
@@ -179,9 +189,7 @@ def _due(wanted: config.Config, point: Point) -> bool:
     return point.over or point.update == 0 or bool(every and point.update % every == 0)
 
 
-def _evaluate(
-    parts: setup.Setup, kept: Books, point: Point, signals: Signals
-) -> None:
+def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -> None:
     """Evaluates if it is due and not done; `eval.jsonl` grows by whole evaluations."""
     number, problems = point.update, parts.task.evaluation
     if not _due(parts.config, point) or evaluate.matrix(kept.path, number).size:

@@ -55,7 +55,10 @@ def policy_logits(
     k, p, m = options
     # Sorting a vocabulary costs more than a decode step's attention: not when off.
     return jax.lax.cond(
-        (k > 0) | (p < 1) | (m > 0), lambda x: _truncate(x, k, p, m), lambda x: x, scaled
+        (k > 0) | (p < 1) | (m > 0),
+        lambda x: _truncate(x, k, p, m),
+        lambda x: x,
+        scaled,
     )
 
 

@@ -85,7 +85,11 @@ PROBLEMS = tuple(
 
 def sample(metered, params, requests=PROBLEMS, *, phase=Phase.ROLLOUT, **options):
     return metered.services(sampler()).sample(
-        Weights(params), requests, num_samples=5, phase=phase, key=keys.root(0),
+        Weights(params),
+        requests,
+        num_samples=5,
+        phase=phase,
+        key=keys.root(0),
         **options,
     )
 
@@ -161,9 +165,7 @@ def test_evaluation_uses_no_label(metered, params):
 def test_a_score_is_a_prefill_of_every_real_token(metered, params):
     out = sample(metered, params)
     services = metered.services(sampler())
-    logp = services.score(
-        Weights(params, "teacher"), out, phase=Phase.TEACHER_SCORE
-    )
+    logp = services.score(Weights(params, "teacher"), out, phase=Phase.TEACHER_SCORE)
     (charge,) = rows(metered, Phase.TEACHER_SCORE)
     lengths = np.asarray(out.length)
     assert (charge.cost.generated, charge.cost.prefilled) == (0, lengths.sum())

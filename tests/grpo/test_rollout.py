@@ -46,8 +46,13 @@ def logp_of(params, out, **options):
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 2.0])
 @pytest.mark.parametrize(
     "cut",
-    [{}, {"top_k": 7}, {"top_p": 0.8}, {"min_p": 0.1}]
-    + [{"top_k": 20, "top_p": 0.9, "min_p": 0.05}],
+    [
+        {},
+        {"top_k": 7},
+        {"top_p": 0.8},
+        {"min_p": 0.1},
+        {"top_k": 20, "top_p": 0.9, "min_p": 0.05},
+    ],
     ids=["whole", "top_k", "top_p", "min_p", "all"],
 )
 def test_sampler_logp_is_the_scorers(temperature, cut, params):

@@ -37,7 +37,7 @@ def test_frequencies_match_the_distribution_at_five_sigma(size, getkey):
 
 def test_excluded_tokens_are_never_drawn(getkey):
     logits = jnp.full((600,), -jnp.inf).at[jnp.array([3, 255, 256, 599])].set(0.0)
-    seen, tokens, logp = counts(logits, 4000)
+    _, tokens, logp = counts(logits, 4000)
     assert set(np.unique(np.asarray(tokens))) == {3, 255, 256, 599}
     # four equal tokens: log(1 / 4)
     np.testing.assert_allclose(logp, np.log(0.25), rtol=1e-6)
