@@ -1,5 +1,6 @@
 """The policy-gradient objective over any credit, and how a policy reads a rollout."""
 
+import functools
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -64,14 +65,18 @@ def read(
         # The state before the first completion token predicts it. A completion ends
         # inside the row, so a slice that would not is moved back and still holds it.
         first = jnp.minimum(prompt_length - 1, columns - window - 1)
-        part = (jax.lax.dynamic_slice_in_dim(x, first, window + 1) for x in (h, tokens))
-        found = losses.chunked_logp_and_entropy(
-            next(part), head, next(part), temperature=temperature, chunk_size=chunk_size
+        logp, entropy = losses.chunked_logp_and_entropy(
+            jax.lax.dynamic_slice_in_dim(h, first, window + 1),
+            head,
+            jax.lax.dynamic_slice_in_dim(tokens, first, window + 1),
+            temperature=temperature,
+            chunk_size=chunk_size,
         )
         blank = jnp.zeros(columns, jnp.float32)
-        return tuple(
-            jax.lax.dynamic_update_slice_in_dim(blank, x, first, 0) for x in found
+        back = functools.partial(
+            jax.lax.dynamic_update_slice_in_dim, blank, start_index=first, axis=0
         )
+        return back(logp), back(entropy)
 
     return jax.vmap(one)(hidden, rollout.tokens, jnp.asarray(rollout.prompt_length))
 

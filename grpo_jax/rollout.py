@@ -17,7 +17,6 @@ from jaxtyping import Array, Int, Key
 from grpo_jax import keys, models, sampling, truncation
 from grpo_jax.base import Functions, Params, Rollout
 
-
 Option: TypeAlias = float | int | np.generic | jax.Array
 
 

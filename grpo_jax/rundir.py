@@ -30,6 +30,8 @@ class RunDirectory:
     def __init__(self, path: pathlib.Path, config: Config):
         """Creates the directory, or checks that it holds a run of this configuration.
 
+        The configuration is written by `claim`, once it is known that it can run.
+
         Args:
           path: the directory.
           config: the resolved configuration.
@@ -52,16 +54,23 @@ class RunDirectory:
             self.close()
             raise
 
+    def claim(self, config: Config) -> None:
+        """Writes what the run is, in a directory that holds none yet."""
+        file = self.path / "config.toml"
+        if not file.exists():
+            write_text(file, configuration.to_toml(config))
+
     def _check(self, config: Config) -> None:
         file = self.path / "config.toml"
         if not file.exists():
-            others = sorted(x.name for x in self.path.iterdir() if x.name != ".lock")
-            if others and others != ["config.toml.new"]:
+            ours = {".lock", "config.toml.new"}
+            others = sorted({x.name for x in self.path.iterdir()} - ours)
+            if others:
                 raise ValueError(
-                    f"run.dir={str(self.path)!r} holds {others[0]!r} and no config.toml,"
-                    " so it is not a run; choose an empty or new directory"
+                    f"run.dir={str(self.path)!r} holds {others[0]!r} and no"
+                    " config.toml, so it is no run; choose an empty or new directory"
                 )
-            write_text(file, configuration.to_toml(config))
+            return
         before = configuration.load(file)
         names = configuration.differences(before, config)
         if names:
@@ -103,7 +112,8 @@ def _locked(path: pathlib.Path) -> IO[str]:
     except BlockingIOError:
         handle.close()
         raise ValueError(
-            f"{path} is in use by another process; wait for it or choose another run.dir"
+            f"{path} is in use by another process; wait for it or choose another"
+            " run.dir"
         ) from None
     return handle
 

@@ -158,7 +158,8 @@ def describe_model(config: Config) -> tuple[models.ModelConfig, Any]:
     model = models.ModelConfig(
         family="qwen3",
         qk_norm=True,
-        vocab_size=len(tokenizer),
+        # Rows that no text uses, so that a mesh can cut the vocabulary.
+        vocab_size=-(-len(tokenizer) // 32) * 32,
         width=wanted.width,
         ffw=wanted.ffw,
         num_layers=wanted.num_layers,

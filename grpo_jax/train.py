@@ -255,6 +255,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = config.load(wanted.config, wanted.overrides)
         directory = rundir.RunDirectory(pathlib.Path(settings.run.dir), settings)
         parts = setup.prepare(settings)
+        directory.claim(settings)
     rundir.write_environment(directory.path / "environment.json", settings)
     try:
         train(parts, directory)

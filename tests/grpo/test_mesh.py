@@ -1,0 +1,191 @@
+"""The same program on one device and on eight: equal numbers, cut parameters."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from budgets.clock import Clock
+from budgets.labels import Labels
+from budgets.ledger import Ledger
+from grpo_jax import config, keys, learner, meter, rollout, setup, sharding
+from grpo_jax.base import Batch
+from grpo_jax.compilations import Watch
+from tests import helpers
+
+MESHES = [(2, 2, 2), (1, 4, 2), (8, 1, 1), (1, 8, 1)]
+
+
+def prepared(shape):
+    data, fsdp, tensor = shape
+    table = {
+        "model": {
+            "width": 32,
+            "num_layers": 2,
+            "num_heads": 4,
+            "head_dim": 8,
+            "ffw": 64,
+        },
+        "task": {"num_train": 40, "num_eval": 16},
+        "sampling": {"prompts_per_update": 4, "group_size": 4, "max_new_tokens": 8},
+        "optimizer": {"learning_rate": 1e-3, "microbatches": 2, "weight_decay": 0.1},
+        "evaluation": {"batch_prompts": 8},
+        "mesh": {"data": data, "fsdp": fsdp, "tensor": tensor},
+    }
+    return setup.prepare(config.from_table(table))
+
+
+def sample(parts):
+    how = parts.train
+    prompts = [problem.prompt for problem in parts.task.train[:4]]
+    asked = rollout.requests(prompts, width=how.width, limits=[8] * 4)
+    if how.prompt_sharding is not None:
+        asked = jax.device_put(asked, how.prompt_sharding)
+    return rollout.compiled(
+        parts.functions,
+        parts.params,
+        asked,
+        how.stop_ids,
+        how.decoding,
+        keys.root(7),
+        num_samples=4,
+        max_new_tokens=8,
+        row_sharding=how.row_sharding,
+    )
+
+
+def learn(parts, out):
+    watch = Watch()
+    try:
+        books = meter.Meter(
+            models={},
+            ledger=Ledger(),
+            clock=Clock(jax.block_until_ready),
+            watch=watch,
+            labels=Labels(),
+            verify=parts.task.verify,
+            decode=setup.decoder(parts),
+        )
+        method = setup.make_method(parts, None)
+        tx = setup.make_optimizer(parts.config)
+        advantage = np.linspace(-1, 1, out.tokens.size, dtype=np.float32)
+        batch = Batch(
+            rollout=jax.tree.map(np.asarray, out),
+            advantage=advantage.reshape(out.tokens.shape),
+            mask=np.asarray(out.sampled),
+            targets={},
+        )
+        step = learner.learner(
+            objective=method.objective,
+            tx=tx,
+            meter=books,
+            shape=parts.shape,
+            microbatches=2,
+            row_sharding=parts.row_sharding,
+        )
+        state = setup.first_state(parts, parts.params, tx)
+        return step(state, batch, {}, keys.root(0))
+    finally:
+        watch.close()
+
+
+@pytest.fixture(scope="module")
+def alone():
+    parts = prepared((1, 1, 1))
+    out = sample(parts)
+    kept = jax.tree.map(np.asarray, parts.params)
+    state, metrics = learn(parts, out)
+    return kept, out, state, metrics
+
+
+@pytest.mark.parametrize("shape", MESHES, ids=str)
+def test_a_rollout_and_a_step_equal_those_of_one_device(shape, alone):
+    first, out, state, metrics = alone
+    parts = prepared(shape)
+    helpers.trees_close(first, jax.tree.map(np.asarray, parts.params), rtol=0)
+    together = sample(parts)
+    np.testing.assert_array_equal(together.tokens, out.tokens)
+    np.testing.assert_allclose(together.logp, out.logp, atol=1e-5)
+    other, found = learn(parts, together)
+    helpers.trees_close(
+        jax.tree.map(np.asarray, other.params),
+        jax.tree.map(np.asarray, state.params),
+        atol=1e-5,
+    )
+    for name, value in metrics.items():
+        assert found[name] == pytest.approx(value, abs=1e-5), name
+
+
+def test_the_compiled_step_cuts_parameters_and_moments():
+    """Each device holds a quarter of a matrix on a 2 x 2 x 2 mesh, also afterwards."""
+    parts = prepared((2, 2, 2))
+    out = sample(parts)
+    state, _ = learn(parts, out)
+    moments = [
+        leaf
+        for path, leaf in jax.tree_util.tree_flatten_with_path(state.opt_state)[0]
+        if leaf.ndim == 4
+    ]
+    assert moments
+    for leaf in (*moments, state.params["layers"]["q"], state.params["embed"]):
+        shard = leaf.addressable_shards[0].data
+        assert shard.size * 4 == leaf.size, leaf.sharding
+    whole = sum(x.size for x in jax.tree.leaves(state.params))
+    held = sum(x.addressable_shards[0].data.size for x in jax.tree.leaves(state.params))
+    assert held < 0.3 * whole
+
+
+def test_the_compiled_step_keeps_no_whole_matrix_between_layers():
+    """The program's own input is the shard, not the matrix."""
+    parts = prepared((1, 8, 1))
+    method = setup.make_method(parts, None)
+    tx = setup.make_optimizer(parts.config)
+    state = setup.first_state(parts, parts.params, tx)
+    from grpo_jax import step
+
+    out = jax.tree.map(np.asarray, sample(parts))
+    batch = Batch(
+        rollout=out,
+        advantage=np.zeros(out.tokens.shape, np.float32),
+        mask=out.sampled,
+        targets={},
+    )
+    batch = jax.device_put(batch, parts.row_sharding)
+    text = (
+        jax.jit(functools.partial(step.train_step, objective=method.objective, tx=tx))
+        .lower(state, batch)
+        .compile()
+        .as_text()
+    )
+    # gate is [2, 32, 64]; cut in eight along its width it enters as [2, 4, 64]
+    entry = text[text.index("ENTRY") :]
+    assert "f32[2,4,64]" in entry
+    assert not any(
+        "f32[2,32,64]" in line and " parameter(" in line for line in entry.splitlines()
+    )
+
+
+def test_a_batch_is_spread_over_the_devices():
+    parts = prepared((2, 4, 1))
+    out = sample(parts)
+    assert out.tokens.addressable_shards[0].data.shape[0] == 16 // 8
+
+
+def test_a_mesh_larger_than_the_machine_is_refused():
+    with pytest.raises(ValueError, match="devices"):
+        sharding.make_mesh(data=64)
+
+
+def test_bf16_compute_keeps_fp32_masters():
+    table = {
+        "model": {"width": 32, "num_layers": 1, "compute_dtype": "bfloat16"},
+        "task": {"num_train": 40, "num_eval": 16},
+        "sampling": {"prompts_per_update": 4, "group_size": 4, "max_new_tokens": 8},
+        "optimizer": {"learning_rate": 1e-3},
+    }
+    parts = setup.prepare(config.from_table(table))
+    state, metrics = learn(parts, sample(parts))
+    assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(state.params))
+    assert np.isfinite(metrics["loss"])
