@@ -117,19 +117,15 @@ def latest(directory: pathlib.Path) -> int | None:
         return manager.latest_step()
 
 
-def read_params(directory: pathlib.Path, number: int, like: TrainState) -> PyTree:
+def read_params(directory: pathlib.Path, number: int, like: PyTree) -> PyTree:
     """Reads a checkpoint's parameters alone.
 
     Args:
       directory: the run's checkpoints.
       number: which one.
-      like: a state whose `params` have the shapes and shardings to read into.
+      like: the parameters' shapes, types and shardings.
     """
-    wanted = {
-        name: leaf
-        for name, leaf in _named((like, ())).items()
-        if name.startswith("0.params.")
-    }
+    wanted = {f"0.params.{name}": leaf for name, leaf in _named(like).items()}
     with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
         read = reader.restore(
             (directory / str(number) / "tree").absolute(),
@@ -140,7 +136,7 @@ def read_params(directory: pathlib.Path, number: int, like: TrainState) -> PyTre
             ),
         )
     leaves = [read[name] for name in wanted]
-    return jax.tree.unflatten(jax.tree.structure(like.params), leaves)
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)
 
 
 def _named(tree: PyTree) -> dict[str, Any]:

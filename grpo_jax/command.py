@@ -4,7 +4,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-DONE, WRONG_INPUT, STOPPED_ITSELF, TERMINATED = 0, 2, 3, 143
+DONE, WRONG_INPUT, STOPPED_ITSELF, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
 
 
 @contextmanager

@@ -4,10 +4,7 @@ import argparse
 import pathlib
 from collections.abc import Sequence
 
-import jax
-import jax.numpy as jnp
-
-from grpo_jax import checkpoint, config, keys, models, setup, sharding, step
+from grpo_jax import checkpoint, config, models, setup, sharding
 from grpo_jax.command import DONE, user_faults
 
 
@@ -34,22 +31,10 @@ def export(run: pathlib.Path, out: pathlib.Path) -> int:
     number = checkpoint.latest(folder)
     if number is None:
         raise ValueError(f"{run} has no checkpoint yet; train it for longer")
-    mesh = sharding.make_mesh()
     model, tokenizer = setup.describe_model(settings)
-    like = jax.eval_shape(
-        lambda: step.init(
-            models.init(model, keys.root(0)), setup.make_optimizer(settings)
-        )
-    )
-    home = sharding.replicated(mesh)
-    like = jax.tree.map(
-        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=home), like
-    )
+    like = models.abstract(model, mesh=sharding.make_mesh())
     params = checkpoint.read_params(folder, number, like)
-    whole = models.Model(
-        config=model, params=jax.tree.map(jnp.asarray, params), tokenizer=tokenizer
-    )
-    models.save(whole, out)
+    models.save(models.Model(config=model, params=params, tokenizer=tokenizer), out)
     return number
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from budgets import jsonl
 from budgets.ledger import Phase
-from grpo_jax import data, keys, learner, loop, optim, setup
+from grpo_jax import build, data, keys, learner, loop, optim, setup, states
 from grpo_jax.base import Params
 from grpo_jax.books import Books
 from grpo_jax.meter import Meter
@@ -61,11 +61,13 @@ def pretrain(
         schedule=optim.cosine,
         decay_steps=max(wanted.updates * steps - wanted.warmup_steps, 1),
     )
-    method = setup.pretrain_method(parts)
+    method = build.pretrain_method(
+        parts.config, parts.functions, parts.tokenizer, parts.task.train
+    )
     # A stream of its own: no permutation here is one of the training that follows.
     root = keys.at(parts.root, keys.Stream.PRETRAIN)
     pool = data.ProblemPool(parts.task.train, parts.config.seed)
-    state = setup.first_state(parts, params, tx)
+    state = states.first(parts, params, tx)
     for done in loop.run(
         state,
         pool,

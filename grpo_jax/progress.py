@@ -145,6 +145,7 @@ class Progress:
         """Remembers the accuracy of an evaluation, shown from now on."""
         self._accuracy = accuracy
         self._last = self._now()
+        self._pending = False  # its progress is no news any more
 
     def note(self, line: str) -> None:
         """Puts `line` in the place of the one before."""

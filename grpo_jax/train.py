@@ -18,6 +18,7 @@ from budgets import stats
 from budgets.ledger import Phase
 from grpo_jax import (
     books,
+    build,
     checkpoint,
     config,
     evaluate,
@@ -27,12 +28,19 @@ from grpo_jax import (
     pretrain,
     rundir,
     setup,
-    step,
+    states,
 )
-from grpo_jax.base import Method, Selection, TrainState
+from grpo_jax.base import Method, Params, Selection, TrainState
 from grpo_jax.books import Books
 from grpo_jax.checkpoint import Saved
-from grpo_jax.command import DONE, STOPPED_ITSELF, TERMINATED, one_line, user_faults
+from grpo_jax.command import (
+    DONE,
+    INTERRUPTED,
+    STOPPED_ITSELF,
+    TERMINATED,
+    one_line,
+    user_faults,
+)
 
 
 class Terminated(Exception):
@@ -67,8 +75,15 @@ class Point(NamedTuple):
     over: bool
 
 
-def train(parts: setup.Setup, directory: rundir.RunDirectory) -> None:
+def train(
+    parts: setup.Setup, params: Params | None, directory: rundir.RunDirectory
+) -> None:
     """Runs from where the directory stands to the end of the budget.
+
+    Args:
+      parts: the run's parts.
+      params: the first parameters, consumed; None for a run that does not need them.
+      directory: where it is kept, and claimed.
 
     Raises:
       Terminated: SIGTERM came, and the run is saved.
@@ -80,9 +95,9 @@ def train(parts: setup.Setup, directory: rundir.RunDirectory) -> None:
     try:
         latest = kept.checkpoints.latest()
         if latest is None:
-            point = _begin(parts, kept, signals)
+            point = _begin(parts, params, kept, signals)
         else:
-            point = _resume(parts, kept, latest)
+            point = _resume(parts, params, kept, latest)
         _evaluate(parts, kept, point, signals)
         if not point.over:
             point = _updates(parts, kept, point, signals)
@@ -91,34 +106,40 @@ def train(parts: setup.Setup, directory: rundir.RunDirectory) -> None:
         kept.close()
 
 
-def _begin(parts: setup.Setup, kept: Books, signals: Signals) -> Point:
+def _begin(
+    parts: setup.Setup, params: Params | None, kept: Books, signals: Signals
+) -> Point:
     """The run before its first update: the model as loaded, or pretrained."""
-    params, wanted = parts.params, parts.config
+    wanted = parts.config
+    if params is None:
+        raise ValueError("a run without a checkpoint begins with parameters")
     if wanted.pretrain.updates:
         params = pretrain.pretrain(parts, kept, params, obey=signals.obey)
     reference = None
-    if setup.needs_reference(wanted):
+    if build.needs_reference(wanted):
         # The first step donates the parameters that it starts from.
         reference = jax.tree.map(jnp.copy, params)
-    method = setup.make_method(parts, reference)
+    method = build.method(parts.config, parts.functions, reference)
     selection = method.init(kept.pool)
-    state = setup.first_state(parts, params, setup.make_optimizer(wanted))
+    state = states.first(parts, params, build.optimizer(wanted))
     if wanted.pretrain.updates:
         kept.save(0, state, selection, kept.position(over=False))
     return Point(0, state, selection, method, over=False)
 
 
-def _resume(parts: setup.Setup, kept: Books, latest: int) -> Point:
+def _resume(
+    parts: setup.Setup, params: Params | None, kept: Books, latest: int
+) -> Point:
     """The run as its latest checkpoint holds it."""
-    tx = setup.make_optimizer(parts.config)
-    like = jax.eval_shape(lambda: step.init(parts.params, tx))
-    like = setup.with_shardings(parts, like)
-    reference = None
-    if setup.needs_reference(parts.config):
-        reference = parts.params
-        if parts.config.pretrain.updates:
-            reference = checkpoint.read_params(kept.path / "checkpoints", 0, like)
-    method = setup.make_method(parts, reference)
+    tx = build.optimizer(parts.config)
+    like, reference = states.abstract(parts, tx), None
+    if build.needs_reference(parts.config):
+        reference = params
+        if params is None:
+            reference = checkpoint.read_params(
+                kept.path / "checkpoints", 0, like.params
+            )
+    method = build.method(parts.config, parts.functions, reference)
     saved = kept.checkpoints.restore(latest, Saved(like, method.init(kept.pool), {}))
     kept.set_position(saved.position)
     kept.say(f"resuming {kept.path} after update {latest}")
@@ -131,7 +152,7 @@ def _updates(parts: setup.Setup, kept: Books, point: Point, signals: Signals) ->
     wanted, method = parts.config, point.method
     learn = learner.learner(
         objective=method.objective,
-        tx=setup.make_optimizer(wanted),
+        tx=build.optimizer(wanted),
         meter=kept.meter,
         shape=parts.shape,
         epochs=wanted.method.epochs,
@@ -243,6 +264,13 @@ def _conclude(kept: Books, update: int) -> None:
     print(f"run: {kept.path}")
 
 
+def _first_params(parts: setup.Setup, directory: rundir.RunDirectory) -> Params | None:
+    """The parameters that the run begins with, unless its checkpoints hold all."""
+    resumes = checkpoint.latest(directory.path / "checkpoints") is not None
+    reads = build.needs_reference(parts.config) and not parts.config.pretrain.updates
+    return None if resumes and not reads else states.load_params(parts)
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -255,13 +283,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         settings = config.load(wanted.config, wanted.overrides)
         directory = rundir.RunDirectory(pathlib.Path(settings.run.dir), settings)
         parts = setup.prepare(settings)
+        params = _first_params(parts, directory)
         directory.claim(settings)
     rundir.write_environment(directory.path / "environment.json", settings)
     try:
-        train(parts, directory)
+        train(parts, params, directory)
     except Terminated:
         print("stopped by SIGTERM; the same command resumes", file=sys.stderr)
         return TERMINATED
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes", file=sys.stderr)
+        return INTERRUPTED
     except (FloatingPointError, checkpoint.LostCheckpoint) as fault:
         print(f"stopped: {one_line(fault)}", file=sys.stderr)
         return STOPPED_ITSELF

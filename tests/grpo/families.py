@@ -9,7 +9,7 @@ import gguf
 import numpy as np
 import pytest
 
-from grpo_jax import get
+from grpo_jax import get, keys, rollout
 
 SHARED = pathlib.Path(__file__).parents[2].parent / "shared"
 
@@ -216,3 +216,27 @@ def smollm2():
         return _fetch()
     except ValueError as error:
         pytest.skip(f"SmolLM2 is not in the cache and cannot be fetched: {error}")
+
+
+def assert_greedy_ids_agree(torch, theirs, ours, prompts, *, max_new_tokens):
+    """Greedy ids of a transformers model and of ours, token for token."""
+    out = rollout.generate(
+        ours.params,
+        ours.config,
+        prompts,
+        num_samples=1,
+        max_new_tokens=max_new_tokens,
+        stop_ids=ours.config.stop_ids,
+        key=keys.root(0),
+        temperature=0.0,
+    )
+    for row, prompt in enumerate(prompts):
+        ids = torch.tensor([prompt])
+        wanted = theirs.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            max_new_tokens=max_new_tokens,
+            do_sample=False,
+        )
+        kept = np.asarray(out.tokens)[row, : int(out.length[row])]
+        assert kept.tolist() == wanted[0].tolist()

@@ -10,7 +10,17 @@ import pytest
 from budgets.clock import Clock
 from budgets.labels import Labels
 from budgets.ledger import Ledger
-from grpo_jax import config, keys, learner, meter, rollout, setup, sharding
+from grpo_jax import (
+    build,
+    config,
+    keys,
+    learner,
+    meter,
+    rollout,
+    setup,
+    sharding,
+    states,
+)
 from grpo_jax.base import Batch
 from grpo_jax.compilations import Watch
 from tests import helpers
@@ -45,7 +55,7 @@ def sample(parts):
         asked = jax.device_put(asked, how.prompt_sharding)
     return rollout.compiled(
         parts.functions,
-        parts.params,
+        states.load_params(parts),
         asked,
         how.stop_ids,
         how.decoding,
@@ -68,8 +78,8 @@ def learn(parts, out):
             verify=parts.task.verify,
             decode=setup.decoder(parts),
         )
-        method = setup.make_method(parts, None)
-        tx = setup.make_optimizer(parts.config)
+        method = build.method(parts.config, parts.functions, None)
+        tx = build.optimizer(parts.config)
         advantage = np.linspace(-1, 1, out.tokens.size, dtype=np.float32)
         batch = Batch(
             rollout=jax.tree.map(np.asarray, out),
@@ -85,7 +95,7 @@ def learn(parts, out):
             microbatches=2,
             row_sharding=parts.row_sharding,
         )
-        state = setup.first_state(parts, parts.params, tx)
+        state = states.first(parts, states.load_params(parts), tx)
         return step(state, batch, {}, keys.root(0))
     finally:
         watch.close()
@@ -95,7 +105,7 @@ def learn(parts, out):
 def alone():
     parts = prepared((1, 1, 1))
     out = sample(parts)
-    kept = jax.tree.map(np.asarray, parts.params)
+    kept = jax.tree.map(np.asarray, states.load_params(parts))
     state, metrics = learn(parts, out)
     return kept, out, state, metrics
 
@@ -104,7 +114,9 @@ def alone():
 def test_a_rollout_and_a_step_equal_those_of_one_device(shape, alone):
     first, out, state, metrics = alone
     parts = prepared(shape)
-    helpers.trees_close(first, jax.tree.map(np.asarray, parts.params), rtol=0)
+    helpers.trees_close(
+        first, jax.tree.map(np.asarray, states.load_params(parts)), rtol=0
+    )
     together = sample(parts)
     np.testing.assert_array_equal(together.tokens, out.tokens)
     np.testing.assert_allclose(together.logp, out.logp, atol=1e-5)
@@ -140,9 +152,9 @@ def test_the_compiled_step_cuts_parameters_and_moments():
 def test_the_compiled_step_keeps_no_whole_matrix_between_layers():
     """The program's own input is the shard, not the matrix."""
     parts = prepared((1, 8, 1))
-    method = setup.make_method(parts, None)
-    tx = setup.make_optimizer(parts.config)
-    state = setup.first_state(parts, parts.params, tx)
+    method = build.method(parts.config, parts.functions, None)
+    tx = build.optimizer(parts.config)
+    state = states.first(parts, states.load_params(parts), tx)
     from grpo_jax import step
 
     out = jax.tree.map(np.asarray, sample(parts))

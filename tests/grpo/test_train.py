@@ -14,6 +14,7 @@ import pytest
 
 from budgets import jsonl
 from grpo_jax import checkpoint, config
+from tests.grpo import families
 
 ROOT = pathlib.Path(__file__).parents[2]
 TINY = """
@@ -331,3 +332,29 @@ def test_a_budget_of_tokens_ends_the_run_on_sampling(folder):
             assert row["inside_budget"] == (spent <= 100)
     assert spent > 100
     assert config.load(run / "config.toml").budget.tokens == 100
+
+
+def test_export_is_a_directory_that_transformers_decodes_alike(whole, tmp_path):
+    """Greedy ids of the exported model, by torch and by us, token for token."""
+    torch = pytest.importorskip("torch")
+    import transformers
+
+    from grpo_jax import export, models
+
+    out = tmp_path / "exported"
+    assert export.main([str(whole[0]), str(out)]) == 0
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(out).eval()
+    ours = models.load(out)
+    texts = [f"{a}+{b}=" for a in range(5) for b in range(4)]
+    prompts = [ours.tokenizer(text)["input_ids"] for text in texts]
+    families.assert_greedy_ids_agree(torch, theirs, ours, prompts, max_new_tokens=8)
+
+
+def test_export_leaves_a_directory_that_holds_something_alone(whole, tmp_path, capsys):
+    from grpo_jax import export
+
+    (tmp_path / "mine").write_text("kept")
+    with pytest.raises(SystemExit) as stop:
+        export.main([str(whole[0]), str(tmp_path)])
+    assert stop.value.code == 2
+    assert "not empty" in capsys.readouterr().err

@@ -1,0 +1,138 @@
+"""From the words of a configuration to tasks, templates, methods and optimisers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import optax
+
+from budgets import flops
+from grpo_jax import methods, models, optim, options, prompts, tasks, tokens
+from grpo_jax.base import Functions, Method, Params, Problem
+from grpo_jax.config import Config
+
+
+def task(config: Config) -> tasks.Task:
+    """Returns the problems and verifier that a configuration names."""
+    task = config.task
+    counts: dict[str, Any] = {
+        "num_train": task.num_train,
+        "num_eval": task.num_eval,
+        "seed": task.problem_seed,
+    }
+    if task.name == "reasoning_gym":
+        return tasks.reasoning_gym(
+            task.generator,
+            options=task.options,
+            require_box=task.require_box,
+            **counts,
+        )
+    if task.name == "addition":
+        return tasks.addition(
+            digits=task.digits,
+            examples=[tuple(pair) for pair in config.prompt.examples],
+            require_box=task.require_box,
+            **counts,
+        )
+    return tasks.arithmetic(
+        operands=task.operands,
+        min_operand=task.min_operand,
+        max_operand=task.max_operand,
+        operators=task.operators,
+        noise=config.pretrain.noise,
+        require_box=task.require_box,
+        **counts,
+    )
+
+
+def template(config: Config) -> prompts.Template:
+    """Returns how a question becomes prompt ids."""
+    wanted = config.prompt
+    if wanted.style == "plain":
+        return prompts.plain
+    return prompts.chat(
+        system=wanted.system or None,
+        instruction=wanted.instruction,
+        examples=[(asked, answer) for asked, answer in wanted.examples],
+        layout=prompts.in_message if wanted.layout == "message" else prompts.as_turns,
+    )
+
+
+def optimizer(config: Config) -> optax.GradientTransformation:
+    """Returns the optimiser of the run."""
+    wanted = config.optimizer
+    return optim.adamw(
+        learning_rate=wanted.learning_rate,
+        b1=wanted.b1,
+        b2=wanted.b2,
+        eps=wanted.eps,
+        weight_decay=wanted.weight_decay,
+        clip_norm=wanted.clip_norm,
+        warmup_steps=wanted.warmup_steps,
+        schedule=options.SCHEDULES[wanted.schedule],
+        # In the file a decay ends at a step; the schedule counts from the warmup.
+        decay_steps=max(wanted.decay_steps - wanted.warmup_steps, 0),
+        decay_mask=models.decay_mask,
+    )
+
+
+def needs_reference(config: Config) -> bool:
+    """Whether the method reads a frozen copy of the first parameters."""
+    return config.method.kl != "none"
+
+
+def method(config: Config, functions: Functions, reference: Params | None) -> Method:
+    """Returns the training method that a configuration names."""
+    wanted, how = config.method, config.sampling
+    in_reward = wanted.kl == "k1_reward"
+    in_loss = wanted.kl not in ("none", "k1_reward")
+    return methods.grpo(
+        functions,
+        group_size=how.group_size,
+        prompts_per_update=how.prompts_per_update,
+        temperature=how.temperature,
+        window=how.max_new_tokens,
+        mask_truncated=wanted.mask_truncated,
+        clip_low=wanted.clip_low,
+        clip_high=wanted.clip_high,
+        reduce=options.aggregation(wanted.aggregation, length=how.max_new_tokens),
+        kl=options.KLS[wanted.kl] if in_loss else None,
+        kl_coefficient=wanted.kl_coefficient if in_loss else 0.0,
+        kl_in_reward=wanted.kl_coefficient if in_reward else 0.0,
+        reference=reference,
+        **options.loss(wanted.loss, dual_clip=wanted.dual_clip or None),
+        **options.advantage(wanted.advantage, ddof=wanted.ddof),
+    )
+
+
+def pretrain_method(
+    config: Config,
+    functions: Functions,
+    tokenizer: tokens.Tokenizer,
+    problems: Sequence[Problem],
+) -> Method:
+    """Returns next-token training on worked solutions, ended by the stop token."""
+    stop = [int(tokenizer.eos_token_id)]
+
+    def completion(problem: Problem) -> list[int]:
+        return tokens.encode(tokenizer, problem.solution) + stop
+
+    width = max(len(p.prompt) + len(completion(p)) for p in problems)
+    return methods.next_token(
+        functions,
+        encode=lambda problem: (problem.prompt, completion(problem)),
+        sequences_per_update=config.pretrain.sequences,
+        width=width,
+    )
+
+
+def model_shape(model: models.ModelConfig) -> flops.ModelShape:
+    """Returns what the FLOPs of a model depend on."""
+    return flops.ModelShape(
+        layers=model.num_layers,
+        width=model.width,
+        heads=model.num_heads,
+        kv_heads=model.num_kv_heads,
+        head_dim=model.head_dim,
+        ffw=model.ffw,
+        vocab=model.vocab_size,
+    )
