@@ -87,8 +87,9 @@ class Charge:
 
     Attributes:
       update: the update that did the work, from 1; 0 before the first.
-      stage: the stage of the run, such as `grpo`.
-      role: whose weights did it: `policy`, `teacher`, `reference`.
+      stage: the stage of the run: `train`, or one of a staged pipeline.
+      role: whose weights did it (`policy`, `teacher`, `reference`), or `verifier`,
+        or `host` for time that no weights were used in.
       phase: what the work was.
       cost: what it used.
       inside_budget: False once any budget of the run is passed, this row included.

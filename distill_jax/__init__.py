@@ -1,1 +1,1 @@
-"""Distillation on top of grpo_jax, and the command line of both."""
+"""The command line, and the place of distillation on top of grpo_jax."""

@@ -36,6 +36,12 @@ def _model(config: Config) -> None:
         f"pretrain.updates={pretrain.updates} trains the embedded model, but"
         f" model.path={model.path!r} names another; set one of them only",
     )
+    _refuse(
+        pretrain.updates > 0 and config.task.name != "arithmetic",
+        f"pretrain.updates={pretrain.updates} needs worked solutions, which"
+        f" task.name={config.task.name!r} has none of; use pretrain.updates=0 or"
+        " task.name=arithmetic",
+    )
 
 
 def _task(config: Config) -> None:
@@ -90,7 +96,7 @@ def _is_pair(value: object) -> bool:
 def _method(config: Config) -> None:
     method, size = config.method, config.sampling.group_size
     _refuse(
-        size == 1 and method.advantage != "batch",
+        size == 1,
         f"sampling.group_size=1 leaves method.advantage={method.advantage!r} nothing"
         " to compare a reward with; use sampling.group_size=2 or more",
     )
@@ -142,7 +148,8 @@ def _batches(config: Config) -> None:
     _divides(small, rows // steps, f"optimizer.microbatches={micro}", micro)
     part = rows // (steps * micro)
     _divides(f"a micro-batch of {part} sequences", part, devices, shards)
-    asked = evaluation.batch_prompts * evaluation.samples
+    prompts = min(evaluation.batch_prompts, config.task.num_eval)
+    asked = prompts * evaluation.samples
     _divides(f"evaluation.batch_prompts*samples={asked}", asked, devices, shards)
     if config.pretrain.updates:
         sequences, size = config.pretrain.sequences, config.pretrain.batch_size

@@ -44,7 +44,7 @@ class Run:
 class Model:
     """What is trained: a directory, a file, a known name, or the embedded model."""
 
-    path: str = ""  # HF directory, GGUF file or known name; empty is embedded
+    path: str = ""  # HF directory or hub name, GGUF file, known name; "" embedded
     width: int = _knob(128, low=1)  # of the embedded model, as is all to ffw
     num_layers: int = _knob(4, low=1)  # decoder blocks
     num_heads: int = _knob(4, low=1)  # query heads

@@ -197,15 +197,21 @@ def _active(row: Mapping[str, Any], thresholds: Alarms) -> dict[str, str]:
     return found
 
 
-def _wandb_run(directory: pathlib.Path, project: str, config: Mapping[str, Any]) -> Any:
-    """Opens or continues the directory's Weights & Biases run."""
+def check_wandb() -> None:
+    """Raises ValueError where Weights & Biases is not installed."""
     try:
-        wandb = importlib.import_module("wandb")
+        importlib.import_module("wandb")
     except ImportError:
         raise ValueError(
             "run.wandb=true needs Weights & Biases, which is not installed; use"
             " `pip install grpo-jax[wandb]` or run.wandb=false"
         ) from None
+
+
+def _wandb_run(directory: pathlib.Path, project: str, config: Mapping[str, Any]) -> Any:
+    """Opens or continues the directory's Weights & Biases run."""
+    check_wandb()
+    wandb = importlib.import_module("wandb")
     name = directory / "wandb_id"
     if not name.exists():
         name.write_text(uuid.uuid4().hex)

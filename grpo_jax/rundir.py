@@ -126,7 +126,7 @@ def write_text(path: pathlib.Path, text: str) -> None:
 
 
 def write_environment(path: pathlib.Path, config: Config) -> None:
-    """Records versions, devices, the git commit of the working directory, the seed."""
+    """Records versions, devices, the git commit of this code, the seed."""
     devices = jax.devices()
     content = {
         "python": platform.python_version(),
@@ -151,7 +151,11 @@ def _version(name: str) -> str | None:
 def _commit() -> str | None:
     try:
         found = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=10
+            ["git", "rev-parse", "HEAD"],
+            cwd=pathlib.Path(__file__).parent,  # of this code, not of where it is run
+            capture_output=True,
+            text=True,
+            timeout=10,
         )
     except (OSError, subprocess.TimeoutExpired):
         return None

@@ -8,7 +8,17 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from budgets import flops
-from grpo_jax import build, keys, models, prompts, rollout, sharding, tasks, tokens
+from grpo_jax import (
+    build,
+    keys,
+    metrics,
+    models,
+    prompts,
+    rollout,
+    sharding,
+    tasks,
+    tokens,
+)
 from grpo_jax.base import Functions, Key
 from grpo_jax.config import Config
 from grpo_jax.meter import Sampler
@@ -55,6 +65,8 @@ def prepare(config: Config) -> Setup:
     Raises:
       ValueError: one line that says what was seen, the rule, and the remedy.
     """
+    if config.run.wandb:
+        metrics.check_wandb()
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     root = keys.root(config.seed)
     model, tokenizer = describe_model(config)

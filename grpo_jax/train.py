@@ -274,14 +274,17 @@ def _first_params(parts: setup.Setup, directory: rundir.RunDirectory) -> Params 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="grpo-jax train", description=(__doc__ or "").splitlines()[0]
+        prog="grpo-jax train",
+        description=(__doc__ or "").splitlines()[0],
+        epilog="grpo_jax/config_schema.py lists every option with its unit",
     )
     parser.add_argument("config", help="a TOML file")
     parser.add_argument("overrides", nargs="*", metavar="section.field=value")
     wanted = parser.parse_args(argv)
     with user_faults():
         settings = config.load(wanted.config, wanted.overrides)
-        directory = rundir.RunDirectory(pathlib.Path(settings.run.dir), settings)
+        home = pathlib.Path(settings.run.dir).expanduser()
+        directory = rundir.RunDirectory(home, settings)
         parts = setup.prepare(settings)
         params = _first_params(parts, directory)
         directory.claim(settings)

@@ -29,7 +29,9 @@ class Model:
 def load(
     path: str | pathlib.Path, *, dtype: str = "float32", mesh: Mesh | None = None
 ) -> Model:
-    """Reads a model.
+    """Reads a model: configuration, parameters, tokenizer.
+
+    `functions(model.config)` gives the functions that engine and objectives take.
 
     Args:
       path: a Hugging Face directory, a GGUF file, a name that `grpo-jax get` knows,

@@ -159,6 +159,9 @@ def test_wrong_options_are_refused_in_one_line(tmp_path, override, said):
         (["optimizer.schedule=cosine"], "optimizer.decay_steps=0"),
         (["optimizer.decay_steps=9"], "'constant'"),
         (["pretrain.updates=1", "model.path=x"], "set one of them"),
+        (["pretrain.updates=1", "task.name=addition"], "worked solutions"),
+        (["sampling.group_size=1", "method.advantage=batch"], "nothing"),
+        (["task.num_eval=30", "evaluation.samples=1", "mesh.data=4"], "=30"),
         (["pretrain.updates=1", "pretrain.batch_size=100"], "pretrain.sequences=4096"),
         (["model.num_kv_heads=3"], "model.num_heads=4"),
         (["model.head_dim=33"], "even"),
@@ -180,7 +183,6 @@ def test_contradicting_options_are_refused_in_one_line(tmp_path, overrides, said
 @pytest.mark.parametrize(
     "overrides",
     [
-        ["sampling.group_size=1", "method.advantage=batch"],
         ["evaluation.top_p=0.8", "evaluation.top_k=20", "evaluation.min_p=0.1"],
         ["optimizer.learning_rate=0"],
         ["method.kl=k3", "method.kl_coefficient=5e-4"],
