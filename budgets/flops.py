@@ -105,25 +105,28 @@ def rollout(shape: ModelShape, prompts: Lengths, new: Lengths) -> int:
     return prefill(shape, lengths) + decode(shape, repeated, sampled)
 
 
-def score(shape: ModelShape, lengths: Lengths) -> int:
-    """Returns the FLOPs of a forward pass with logits at every real position.
+def score(shape: ModelShape, lengths: Lengths, *, heads: int | None = None) -> int:
+    """Returns the FLOPs of a forward pass over whole sequences.
 
     Args:
       shape: the model.
       lengths: tokens of each sequence, prompt and completion together.
+      heads: positions of all sequences whose logits are needed, such as the sampled
+        ones; None is every real position.
     """
     whole = [int(n) for n in lengths]
     contexts = sum(map(_causal, whole))
-    return products(shape, tokens=sum(whole), heads=sum(whole), contexts=contexts)
+    heads = sum(whole) if heads is None else heads
+    return products(shape, tokens=sum(whole), heads=heads, contexts=contexts)
 
 
-def train(shape: ModelShape, lengths: Lengths) -> int:
+def train(shape: ModelShape, lengths: Lengths, *, heads: int | None = None) -> int:
     """Returns the FLOPs of one forward and backward pass: three forwards.
 
     The backward pass multiplies twice per product, for inputs and for weights. The
     forward that full rematerialisation repeats is no model FLOP and is left out.
     """
-    return 3 * score(shape, lengths)
+    return 3 * score(shape, lengths, heads=heads)
 
 
 def _causal(length: int) -> int:

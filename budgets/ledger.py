@@ -231,6 +231,11 @@ class Ledger:
         rows = [row for row in self.rows if row.phase in phases and wanted(row)]
         return sum((row.cost for row in rows), Cost())
 
+    @property
+    def spent(self) -> Cost:
+        """The total of the matched phases, kept as rows come in."""
+        return self._total
+
     def by_phase(self) -> dict[Phase, Cost]:
         """Returns the total of each phase, those never charged included."""
         return {phase: self.total((phase,)) for phase in Phase}

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from budgets import jsonl
 from budgets.clock import Clock
 from budgets.labels import Labels
-from budgets.ledger import Budget, Cost, Ledger, Phase
+from budgets.ledger import Budget, Charge, Cost, Ledger, Phase
 from grpo_jax import checkpoint, config, data, evaluate, metrics, setup
 from grpo_jax.base import Selection, TrainState
 from grpo_jax.checkpoint import Saved
@@ -79,6 +80,19 @@ class Books(NamedTuple):
         self.checkpoints.save(number, Saved(state, selection, position))
         self.meter.charge(Phase.CHECKPOINT, Cost(), role="host")
 
+    def lose_time(self, update: int) -> None:
+        """Puts the time since the last fence into `lost.jsonl`, as restoring takes."""
+        spent = Cost(device_seconds=self.meter.skip())
+        charge = Charge(
+            update=update,
+            stage=self.meter.stage,
+            role="host",
+            phase=Phase.CHECKPOINT,
+            cost=spent,
+            inside_budget=False,
+        )
+        jsonl.append(self.path / "lost.jsonl", charge.to_json())
+
     def close(self) -> None:
         """Closes every file and stops listening."""
         self.progress.close()
@@ -97,9 +111,12 @@ def open_books(parts: setup.Setup, directory: RunDirectory) -> Books:
         path / "checkpoints", keep=wanted.run.keep_checkpoints
     )
     latest = checkpoints.latest()
-    directory.restore(-1 if latest is None else latest)
-    if latest is not None and not evaluate.matrix(path, latest).size:
-        directory.lose_evaluation(latest)
+    # A pretraining is made again from its start; a model that was read is there again,
+    # and what was evaluated of it still holds.
+    whole = (-1 if wanted.pretrain.updates else 0) if latest is None else latest
+    directory.restore(whole)
+    if len(evaluate.matrix(path, whole)) != len(parts.task.evaluation):
+        directory.lose_evaluation(whole)
     ledger = Ledger(path / "ledger.jsonl", budget(wanted))
     if latest is not None:
         _complete(ledger, latest)
@@ -114,6 +131,8 @@ def open_books(parts: setup.Setup, directory: RunDirectory) -> Books:
         verify=parts.task.verify,
         decode=setup.decoder(parts),
         temperature=wanted.sampling.temperature,
+        window=wanted.sampling.max_new_tokens,
+        slices=wanted.method.minibatches * wanted.optimizer.microbatches,
     )
     writers = metrics.Writers(
         path,
@@ -193,8 +212,9 @@ def save_rollout(path: pathlib.Path, done: Update, phase: Phase) -> None:
     folder = path / "rollouts"
     folder.mkdir(exist_ok=True)
     rollout = done.batch.rollout
+    partial = folder / "partial.npz"
     np.savez_compressed(
-        folder / f"{done.number:06d}-{phase}.npz",
+        partial,
         tokens=np.asarray(rollout.tokens),
         sampled=np.asarray(rollout.sampled),
         logp=np.asarray(rollout.logp),
@@ -203,6 +223,7 @@ def save_rollout(path: pathlib.Path, done: Update, phase: Phase) -> None:
         reward=done.feedback.reward,
         ids=np.array([problem.id for problem in done.prompts]),
     )
+    partial.replace(folder / f"{done.number:06d}-{phase}.npz")
 
 
 def check_finite(done: Update) -> None:
@@ -210,5 +231,6 @@ def check_finite(done: Update) -> None:
     if not done.trained:
         return
     for name in ("loss", "grad_norm"):
-        if not math.isfinite(done.metrics[name]):
+        value = done.metrics[name]
+        if value is not None and not math.isfinite(value):
             raise FloatingPointError(f"{name} of update {done.number} is not finite")

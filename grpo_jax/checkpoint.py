@@ -14,6 +14,8 @@ from jaxtyping import PyTree
 
 from grpo_jax.base import Selection, TrainState
 
+_UNREADABLE = (ValueError, OSError, KeyError, TypeError)
+
 
 class LostCheckpoint(RuntimeError):
     """A checkpoint is there and cannot be read."""
@@ -91,13 +93,8 @@ class Checkpoints:
                     position=ocp.args.JsonRestore(),
                 ),
             )
-        except (ValueError, OSError, KeyError, TypeError) as fault:
-            line = str(fault).strip().splitlines()[0] if str(fault).strip() else ""
-            raise LostCheckpoint(
-                f"checkpoint {self._directory / str(number)} cannot be read"
-                f" ({type(fault).__name__}: {line[:200]}); remove that folder to resume"
-                " from the one before it"
-            ) from fault
+        except _UNREADABLE as fault:
+            raise _lost(self._directory / str(number), fault) from fault
         tree = read["tree"]
         leaves = [tree[name] for name in _named(like[:2])]
         state, selection = jax.tree.unflatten(jax.tree.structure(like[:2]), leaves)
@@ -124,19 +121,33 @@ def read_params(directory: pathlib.Path, number: int, like: PyTree) -> PyTree:
       directory: the run's checkpoints.
       number: which one.
       like: the parameters' shapes, types and shardings.
+
+    Raises:
+      LostCheckpoint: if it is damaged, removed, or of another model.
     """
     wanted = {f"0.params.{name}": leaf for name, leaf in _named(like).items()}
-    with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
-        read = reader.restore(
-            (directory / str(number) / "tree").absolute(),
-            args=ocp.args.PyTreeRestore(
-                item=wanted,
-                restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
-                partial_restore=True,
-            ),
-        )
+    try:
+        with ocp.Checkpointer(ocp.PyTreeCheckpointHandler()) as reader:
+            read = reader.restore(
+                (directory / str(number) / "tree").absolute(),
+                args=ocp.args.PyTreeRestore(
+                    item=wanted,
+                    restore_args=ocp.checkpoint_utils.construct_restore_args(wanted),
+                    partial_restore=True,
+                ),
+            )
+    except _UNREADABLE as fault:
+        raise _lost(directory / str(number), fault) from fault
     leaves = [read[name] for name in wanted]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)
+
+
+def _lost(folder: pathlib.Path, fault: Exception) -> LostCheckpoint:
+    line = " ".join(str(fault).split())
+    return LostCheckpoint(
+        f"checkpoint {folder} cannot be read ({type(fault).__name__}: {line[:200]});"
+        " remove that folder to go on from the one before it"
+    )
 
 
 def _named(tree: PyTree) -> dict[str, Any]:

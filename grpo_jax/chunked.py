@@ -17,6 +17,20 @@ from jaxtyping import Array, Float, Int
 from grpo_jax.truncation import Number
 
 
+def head_logits(
+    hidden: Float[Array, "*a D"], unembed: Float[Array, "D V"]
+) -> Float[Array, "*a V"]:
+    """Logits in float32, the one way for sampler and scorer.
+
+    Sums are float32 whatever the inputs; float32 inputs are multiplied as such, which
+    accelerators by default do not do.
+    """
+    exact = jax.lax.Precision.HIGHEST if hidden.dtype == jnp.float32 else None
+    return jnp.matmul(
+        hidden, unembed, precision=exact, preferred_element_type=jnp.float32
+    )
+
+
 def chunked_token_logp(
     hidden: Float[Array, "T D"],
     unembed: Float[Array, "D V"],
@@ -71,9 +85,8 @@ def chunked_logp_and_entropy(
     @jax.checkpoint
     def score(part):
         h, targets = part
-        logits = jnp.matmul(
-            h, head.astype(h.dtype), preferred_element_type=jnp.float32
-        ) / jnp.asarray(temperature, jnp.float32)
+        logits = head_logits(h, head.astype(h.dtype))
+        logits = logits / jnp.asarray(temperature, jnp.float32)
         total = jax.nn.logsumexp(logits, axis=-1)
         picked = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
         fixed, fixed_total = jax.lax.stop_gradient((logits, total))

@@ -16,10 +16,12 @@ from grpo_jax.base import Problem
 
 
 def digest(problems: Sequence[Problem]) -> str:
-    """Names a sequence of problems: equal for equal ids, questions and answers."""
+    """Names a sequence of problems: equal for equal ids, questions,
+    answers and prompt ids."""
     state = hashlib.sha256()
     for problem in problems:
-        for text in (problem.id, problem.question, problem.answer):
+        ids = " ".join(map(str, problem.prompt))
+        for text in (problem.id, problem.question, problem.answer, ids):
             raw = text.encode("utf-8", "surrogatepass")
             # The length first, so that no two splits of one text look the same.
             state.update(len(raw).to_bytes(8, "little") + raw)

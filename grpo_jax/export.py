@@ -2,10 +2,13 @@
 
 import argparse
 import pathlib
+import sys
 from collections.abc import Sequence
 
+import jax
+
 from grpo_jax import checkpoint, config, models, setup, sharding
-from grpo_jax.command import DONE, user_faults
+from grpo_jax.command import DONE, STOPPED_ITSELF, one_line, user_faults
 
 
 def export(run: pathlib.Path, out: pathlib.Path) -> int:
@@ -32,7 +35,9 @@ def export(run: pathlib.Path, out: pathlib.Path) -> int:
     if number is None:
         raise ValueError(f"{run} has no checkpoint yet; train it for longer")
     model, tokenizer = setup.describe_model(settings)
-    like = models.abstract(model, mesh=sharding.make_mesh())
+    # On the host: a model that was trained on many devices may not fit on one.
+    host = sharding.make_mesh(devices=jax.devices("cpu")[:1])
+    like = models.abstract(model, mesh=host)
     params = checkpoint.read_params(folder, number, like)
     models.save(models.Model(config=model, params=params, tokenizer=tokenizer), out)
     return number
@@ -45,7 +50,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("out_dir", type=pathlib.Path)
     wanted = parser.parse_args(argv)
     with user_faults():
-        number = export(wanted.run_dir, wanted.out_dir)
+        try:
+            number = export(wanted.run_dir, wanted.out_dir)
+        except checkpoint.LostCheckpoint as fault:
+            print(f"stopped: {one_line(fault)}", file=sys.stderr)
+            return STOPPED_ITSELF
     print(f"wrote the parameters after update {number} to {wanted.out_dir}")
     return DONE
 

@@ -1,7 +1,7 @@
 """The optimiser steps of one update: epochs over mini-batches, timed and charged."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
@@ -27,11 +27,11 @@ def learner(
     microbatches: int = 1,
     phase: Phase = Phase.TRAIN,
     row_sharding: NamedSharding | None = None,
-) -> Callable[..., tuple[TrainState, dict[str, float]]]:
+) -> Callable[..., tuple[TrainState, dict[str, float | None]]]:
     """Returns the function that learns from one update's batch.
 
-    An optimiser step whose loss or gradient is not finite changes nothing, so that
-    the state that is saved before the run stops is a good one.
+    An optimiser step whose loss or gradient is not finite changes nothing and is the
+    last of its update, so that the state it leaves is a good one.
 
     Args:
       objective: the method's, to be minimised.
@@ -58,42 +58,66 @@ def learner(
         )
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, state), metrics
 
-    compiled = jax.jit(one, donate_argnums=0)
+    programs: list[Callable] = []
+
+    def program(state: TrainState) -> Callable:
+        # The step leaves the state where it found it: laid out otherwise, the next
+        # step would be another program.
+        if not programs:
+            where = jax.tree.map(lambda x: x.sharding, state)
+            programs.append(jax.jit(one, donate_argnums=0, out_shardings=(where, None)))
+        return programs[0]
 
     def learn(
         state: TrainState, batch: Batch, frozen: Params, key: Key
-    ) -> tuple[TrainState, dict[str, float]]:
+    ) -> tuple[TrainState, dict[str, float | None]]:
         meter.idle()
         if row_sharding is not None:
             batch = jax.device_put(batch, row_sharding)
         size = batch.rollout.tokens.shape[0]
         totals: dict[str, tuple[float, float]] = {}
-        for epoch in range(epochs):
-            order = [None]
-            if minibatches > 1:
-                mixed = jax.random.permutation(keys.index(key, epoch), size)
-                order = np.asarray(mixed).reshape(minibatches, -1)
-            for rows in order:
-                state, metrics = compiled(state, batch, frozen, rows)
-                for name, ratio in jax.device_get(metrics).items():
-                    total, weight = totals.get(name, (0.0, 0.0))
-                    totals[name] = (
-                        total + float(ratio.total),
-                        weight + float(ratio.weight),
-                    )
+        for rows in _orders(key, size, epochs, minibatches):
+            state, metrics = program(state)(state, batch, frozen, rows)
+            for name, ratio in jax.device_get(metrics).items():
+                total, weight = totals.get(name, (0.0, 0.0))
+                totals[name] = (
+                    total + float(ratio.total),
+                    weight + float(ratio.weight),
+                )
+            if not all(
+                math.isfinite(totals[name][0]) for name in ("loss", "grad_norm")
+            ):
+                break
         meter.charge(phase, _cost(shape, batch, epochs), done=state)
-        return state, {
-            name: total / weight if weight else math.nan
-            for name, (total, weight) in totals.items()
-        }
+        return state, {name: _mean(*sums) for name, sums in totals.items()}
 
     return learn
 
 
+def _orders(
+    key: Key, size: int, epochs: int, minibatches: int
+) -> Iterator[np.ndarray | None]:
+    """The rows of each optimiser step; None is all of them, in order."""
+    for epoch in range(epochs):
+        if minibatches == 1:
+            yield None
+            continue
+        mixed = jax.random.permutation(keys.index(key, epoch), size)
+        yield from np.asarray(mixed).reshape(minibatches, -1)
+
+
+def _mean(total: float, weight: float) -> float | None:
+    """A ratio as a number; None where nothing was counted, as when all is masked."""
+    if not math.isfinite(total):
+        return total
+    return total / weight if weight else None
+
+
 def _cost(shape: flops.ModelShape, batch: Batch, epochs: int) -> Cost:
     lengths = np.asarray(batch.rollout.length).tolist()
+    read = int(np.asarray(batch.rollout.sampled).sum())
     return Cost(
         trained=epochs * int(np.asarray(batch.mask).sum()),
         sequences=epochs * len(lengths),
-        flops=epochs * flops.train(shape, lengths),
+        flops=epochs * flops.train(shape, lengths, heads=read),
     )

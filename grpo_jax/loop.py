@@ -23,7 +23,7 @@ from grpo_jax.base import (
 
 # Takes the optimiser steps of one update: (state, batch, frozen, key).
 Learn: TypeAlias = Callable[
-    [TrainState, Batch, Params, Key], tuple[TrainState, dict[str, float]]
+    [TrainState, Batch, Params, Key], tuple[TrainState, dict[str, float | None]]
 ]
 
 
@@ -54,7 +54,8 @@ class Update(NamedTuple):
       prompts: what was sampled.
       batch: what was learned from, or would have been.
       feedback: the verifier's judgement of it.
-      metrics: means over the optimiser steps; empty where `trained` is False.
+      metrics: means over the optimiser steps, None where nothing was counted; empty
+        where `trained` is False.
       trained: False for the update whose sampling ended the run.
       over: whether this is the last update.
     """
@@ -65,7 +66,7 @@ class Update(NamedTuple):
     prompts: Sequence[Problem]
     batch: Batch
     feedback: Feedback
-    metrics: dict[str, float]
+    metrics: dict[str, float | None]
     trained: bool
     over: bool
 

@@ -17,7 +17,7 @@ from budgets import flops
 from budgets.clock import Clock
 from budgets.labels import Labels
 from budgets.ledger import Cost, Ledger, Phase
-from grpo_jax import objectives, rollout
+from grpo_jax import batches, rollout
 from grpo_jax.base import (
     Feedback,
     Forks,
@@ -46,7 +46,7 @@ class Sampler(NamedTuple):
       decoding: temperature and truncation.
       stop_ids: `[K] int32`; any of these ends a completion.
       width: columns of the prompts.
-      rows: prompts of one call; fewer are padded with rows that sample nothing.
+      rows: prompts of one call; more take several, fewer are padded.
       max_new_tokens: most tokens of one completion.
       row_sharding: how sequences lie on the mesh.
       prompt_sharding: how prompts lie on the mesh.
@@ -75,6 +75,8 @@ class Meter:
         verify: Callable[[str, Problem], Verdict],
         decode: Callable[[np.ndarray, np.ndarray], list[str]],
         temperature: float = 1.0,
+        window: int | None = None,
+        slices: int = 1,
         stage: str = "train",
     ):
         """Starts with an empty update.
@@ -88,6 +90,9 @@ class Meter:
           verify: grades one completion's text.
           decode: `(tokens[B, T], sampled[B, T]) -> B texts`.
           temperature: of the policy, for scores.
+          window: the most tokens of a completion, for scores; None reads all.
+          slices: parts that a rollout is scored in, to bound memory as training's
+            micro-batches do; one part where the rows do not divide.
           stage: name of the stage in the ledger.
         """
         self._models = models
@@ -96,8 +101,11 @@ class Meter:
         self._watch = watch
         self._verify = verify
         self._decode = decode
-        self._temperature = temperature
-        self._score = jax.jit(_score, static_argnames=("functions", "temperature"))
+        self._slices = slices
+        self._score = jax.jit(
+            functools.partial(batches.score, temperature=temperature, window=window),
+            static_argnames=("functions", "slices"),
+        )
         self.labels = labels
         self.stage = stage
         self.update = 0
@@ -145,7 +153,7 @@ class Meter:
         """
         seconds = self._clock.lap(done)
         count, compiling = self._watch.take()
-        compiling = min(compiling * self._clock.devices, seconds)
+        compiling = min(compiling * self._clock.devices, seconds) if count else 0.0
         self.compilations += count
         for name, used in ((Phase.COMPILE, compiling), (phase, seconds - compiling)):
             self.seconds[name.value] = self.seconds.get(name.value, 0.0) + used
@@ -154,6 +162,11 @@ class Meter:
             self._ledger.charge(self.update, self.stage, role, Phase.COMPILE, spent)
         timed = cost + Cost(device_seconds=seconds - compiling)
         self._ledger.charge(self.update, self.stage, role, phase, timed)
+
+    def skip(self) -> float:
+        """Returns the device-seconds since the last fence, charging nobody."""
+        self._watch.take()
+        return self._clock.lap()
 
     def services(self, sampler: Sampler) -> Services:
         """Returns the services that sample as `sampler` says."""
@@ -179,32 +192,24 @@ class Meter:
         self.idle()
         model = self._models[weights.role]
         if isinstance(requests, Forks):
-            prompts, limits, width = _prefixes(requests, sampler)
+            prompts, limits, width = batches.prefixes(
+                requests, width=sampler.width, limit=sampler.max_new_tokens
+            )
             self.refilled_forks += len(prompts)
-            rows = -(-len(prompts) // sampler.rows) * sampler.rows
         else:
             prompts = [problem.prompt for problem in requests]
             limits = [sampler.max_new_tokens] * len(prompts)
-            width, rows = sampler.width, sampler.rows
-        asked = rollout.requests(
-            prompts, width=width, limits=limits, rows=rows, first=first
-        )
-        if sampler.prompt_sharding is not None:
-            asked = jax.device_put(asked, sampler.prompt_sharding)
-        out = rollout.compiled(
-            model.functions,
-            weights.params,
-            asked,
-            sampler.stop_ids,
-            sampler.decoding,
-            key,
-            num_samples=num_samples,
-            max_new_tokens=sampler.max_new_tokens,
-            row_sharding=sampler.row_sharding,
-        )
-        if rows > len(prompts):
+            width = sampler.width
+        pieces = [
+            self._program(sampler, model, weights, num_samples, key, asked)
+            for asked in batches.parts(prompts, limits, width, sampler.rows, first)
+        ]
+        out = pieces[0]
+        if len(prompts) != sampler.rows:
             real = len(prompts) * num_samples
-            out = jax.tree.map(lambda x: np.asarray(x)[:real], out)
+            out = jax.tree.map(
+                lambda *xs: np.concatenate([np.asarray(x) for x in xs])[:real], *pieces
+            )
         length = np.asarray(out.length)
         new = (length - np.asarray(out.prompt_length)).tolist()
         fresh = 0
@@ -224,6 +229,21 @@ class Meter:
         self.charge(phase, cost, done=out, role=weights.role)
         return out
 
+    def _program(self, sampler, model, weights, num_samples, key, asked):
+        if sampler.prompt_sharding is not None:
+            asked = jax.device_put(asked, sampler.prompt_sharding)
+        return rollout.compiled(
+            model.functions,
+            weights.params,
+            asked,
+            sampler.stop_ids,
+            sampler.decoding,
+            key,
+            num_samples=num_samples,
+            max_new_tokens=sampler.max_new_tokens,
+            row_sharding=sampler.row_sharding,
+        )
+
     def _scored(
         self, weights: Weights, rollout: Rollout, *, phase: Phase, want: str = "logp"
     ) -> jax.Array:
@@ -233,12 +253,14 @@ class Meter:
             )
         self.idle()
         model = self._models[weights.role]
-        out = self._score(model.functions, weights.params, rollout, self._temperature)
         lengths = np.asarray(rollout.length).tolist()
+        slices = self._slices if len(lengths) % self._slices == 0 else 1
+        out = self._score(model.functions, weights.params, rollout, slices=slices)
+        read = int(np.asarray(rollout.sampled).sum())
         cost = Cost(
             prefilled=sum(lengths),
             sequences=len(lengths),
-            flops=flops.score(model.shape, lengths),
+            flops=flops.score(model.shape, lengths, heads=read),
         )
         self.charge(phase, cost, done=out, role=weights.role)
         return out
@@ -267,21 +289,3 @@ class Meter:
             error=np.array([v.error is not None for v in verdicts]),
             answers=tuple(v.extracted for v in verdicts),
         )
-
-
-def _prefixes(forks: Forks, sampler: Sampler):
-    tokens = np.asarray(forks.rollout.tokens)
-    start = np.asarray(forks.rollout.prompt_length)
-    prefixes = [
-        tokens[row, :position].tolist()
-        for row, position in zip(forks.rows, forks.positions, strict=True)
-    ]
-    limits = [
-        int(start[row]) + sampler.max_new_tokens - position
-        for row, position in zip(forks.rows, forks.positions, strict=True)
-    ]
-    return prefixes, limits, sampler.width + sampler.max_new_tokens
-
-
-def _score(functions, params, rollout, temperature):
-    return objectives.read(functions, params, rollout, temperature=temperature)[0]

@@ -10,7 +10,7 @@ from budgets import jsonl
 from budgets.ledger import Phase
 from grpo_jax import build, data, keys, learner, loop, optim, setup, states
 from grpo_jax.base import Params
-from grpo_jax.books import Books
+from grpo_jax.books import Books, check_finite
 from grpo_jax.meter import Meter
 
 
@@ -86,8 +86,8 @@ def pretrain(
         root=root,
         selection=method.init(pool),
     ):
-        state = done.state
-        loss = done.metrics["loss"]
+        check_finite(done)
+        state, loss = done.state, done.metrics["loss"]
         row = {"update": 0, "pretrain_update": done.number, "loss": loss}
         jsonl.append(kept.path / "pretrain.jsonl", row)
         kept.progress.note(

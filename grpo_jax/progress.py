@@ -113,7 +113,7 @@ class Progress:
         now = self._now()
         seconds, self._last = now - self._last, now
         self._seconds.append(seconds)
-        update, budget, total = row["update"], self._ledger.budget, self._ledger.total()
+        update, budget, total = row["update"], self._ledger.budget, self._ledger.spent
         limit = "" if budget.updates is None else f"/{budget.updates}"
         # The median, because the first updates compile.
         each = statistics.median(self._seconds)

@@ -11,10 +11,10 @@ from typing import NamedTuple, TypeAlias
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding
+from jax.sharding import NamedSharding, PartitionSpec
 from jaxtyping import Array, Int, Key
 
-from grpo_jax import keys, models, sampling, truncation
+from grpo_jax import chunked, keys, models, sampling, truncation
 from grpo_jax.base import Functions, Params, Rollout
 
 Option: TypeAlias = float | int | np.generic | jax.Array
@@ -226,7 +226,11 @@ def sample(
         x = jnp.repeat(x, num_samples, axis=0)
         if row_sharding is None:
             return x
-        return jax.lax.with_sharding_constraint(x, row_sharding)
+        # The other axes stay as the model cuts them: heads of a cache over `tensor`.
+        free = [PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)
+        spec = PartitionSpec(row_sharding.spec[0], *free)
+        where = NamedSharding(row_sharding.mesh, spec)
+        return jax.lax.with_sharding_constraint(x, where)
 
     tokens = jnp.asarray(asked.tokens)
     width = tokens.shape[1] + max_new_tokens
@@ -240,7 +244,7 @@ def sample(
     keys_b = keys.per_sequence(key, number, rows % num_samples)
 
     def draw(hidden, length):
-        logits = (hidden.astype(head.dtype) @ head).astype(jnp.float32)
+        logits = chunked.head_logits(hidden.astype(head.dtype), head)
         # The options have no batch axis, so the branch inside stays a branch.
         shaped = jax.vmap(lambda row: truncation.policy_logits(row, **how._asdict()))
         return sampling.draw(keys.per_position(keys_b, length), shaped(logits))

@@ -72,7 +72,8 @@ class RunDirectory:
                 )
             return
         before = configuration.load(file)
-        names = configuration.differences(before, config)
+        # A directory may be moved: where it lies is no part of what the run is.
+        names = [n for n in configuration.differences(before, config) if n != "run.dir"]
         if names:
             old, new = configuration.flat(before), configuration.flat(config)
             shown = ", ".join(f"{n} ({old[n]!r} there, {new[n]!r} now)" for n in names)
@@ -90,9 +91,14 @@ class RunDirectory:
         ledger.restore(self.path / "ledger.jsonl", update)
         for name in ("metrics.jsonl", "eval.jsonl", "pretrain.jsonl"):
             jsonl.keep_until(self.path / name, update)
+        for file in (*self.path.glob("rollouts/*"), *self.path.glob("samples/*")):
+            number = file.name.partition("-")[0]
+            if not number.isdigit() or int(number) > update:
+                file.unlink()
 
     def lose_evaluation(self, update: int) -> None:
-        """Moves the charges of an evaluation without an end to `lost.jsonl`."""
+        """Drops an evaluation without an end; its charges go to `lost.jsonl`."""
+        jsonl.keep(self.path / "eval.jsonl", lambda row: row["update"] != update)
         ledger.restore(
             self.path / "ledger.jsonl",
             update,

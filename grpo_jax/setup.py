@@ -1,7 +1,7 @@
 """A run's parts, from its configuration: model, problems, devices, samplers."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence, Set
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from grpo_jax import (
     tasks,
     tokens,
 )
-from grpo_jax.base import Functions, Key
+from grpo_jax.base import Functions, Key, Problem
 from grpo_jax.config import Config
 from grpo_jax.meter import Sampler
 
@@ -71,6 +71,10 @@ def prepare(config: Config) -> Setup:
     root = keys.root(config.seed)
     model, tokenizer = describe_model(config)
     task = build.task(config)
+    shown = {tasks.text_identity(asked) for asked, _ in config.prompt.examples}
+    task = task._replace(
+        train=_without(task.train, shown), evaluation=_without(task.evaluation, shown)
+    )
     stop_ids = prompts.stop_ids(tokenizer, model.stop_ids)
     template, most = build.template(config), config.sampling.max_prompt_tokens
     train, evaluation = (
@@ -122,6 +126,11 @@ def prepare(config: Config) -> Setup:
         ),
         shape=build.model_shape(model),
     )
+
+
+def _without(problems: Sequence[Problem], shown: Set[str]) -> tuple[Problem, ...]:
+    """The problems that are not among the worked examples of every prompt."""
+    return tuple(p for p in problems if tasks.text_identity(p.question) not in shown)
 
 
 def evaluation_limit(config: Config) -> int:

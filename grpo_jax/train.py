@@ -6,7 +6,6 @@ directory, pretraining of the embedded model, evaluations, checkpoints, and the 
 
 import argparse
 import pathlib
-import signal
 import sys
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -25,6 +24,7 @@ from grpo_jax import (
     keys,
     learner,
     loop,
+    metrics,
     pretrain,
     rundir,
     setup,
@@ -41,28 +41,7 @@ from grpo_jax.command import (
     one_line,
     user_faults,
 )
-
-
-class Terminated(Exception):
-    """SIGTERM came, and what had to be saved is saved."""
-
-
-class Signals:
-    """Remembers SIGTERM, so that it is obeyed between two pieces of work."""
-
-    def __init__(self):
-        """Takes over the signal."""
-        self.stopping = False
-        signal.signal(signal.SIGTERM, self._heard)
-
-    def _heard(self, number: int, frame: object) -> None:
-        del number, frame
-        self.stopping = True
-
-    def obey(self) -> None:
-        """Raises `Terminated` if the signal has come."""
-        if self.stopping:
-            raise Terminated
+from grpo_jax.signals import Signals, Terminated
 
 
 class Point(NamedTuple):
@@ -142,6 +121,7 @@ def _resume(
     method = build.method(parts.config, parts.functions, reference)
     saved = kept.checkpoints.restore(latest, Saved(like, method.init(kept.pool), {}))
     kept.set_position(saved.position)
+    kept.lose_time(latest)
     kept.say(f"resuming {kept.path} after update {latest}")
     over = bool(saved.position["over"])
     return Point(latest, saved.state, saved.selection, method, over)
@@ -162,7 +142,7 @@ def _updates(parts: setup.Setup, kept: Books, point: Point, signals: Signals) ->
     )
     before = kept.position(over=False)
     last, selection = point.update, point.selection
-    state = point.state
+    state, steps = point.state, int(point.state.step)
     for done in loop.run(
         state,
         kept.pool,
@@ -177,10 +157,12 @@ def _updates(parts: setup.Setup, kept: Books, point: Point, signals: Signals) ->
         try:
             books.check_finite(done)
         except FloatingPointError:
-            # The learner left the state as it was before this update.
-            kept.save(last, done.state, selection, before)
+            # Only a state that no step of this update has touched is the last one.
+            if int(done.state.step) == steps and kept.checkpoints.latest() != last:
+                kept.save(last, done.state, selection, before)
             raise
         last, state, selection = done.number, done.state, done.selection
+        steps = int(state.step)
         before = kept.position(over=done.over)
         _record(kept, done, wanted)
         point = Point(last, state, selection, method, done.over)
@@ -213,7 +195,9 @@ def _due(wanted: config.Config, point: Point) -> bool:
 def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -> None:
     """Evaluates if it is due and not done; `eval.jsonl` grows by whole evaluations."""
     number, problems = point.update, parts.task.evaluation
-    if not _due(parts.config, point) or evaluate.matrix(kept.path, number).size:
+    if not _due(parts.config, point):
+        return
+    if len(evaluate.matrix(kept.path, number)) == len(problems):
         return
     signals.obey()
     kept.meter.begin(number, between=Phase.EVAL)
@@ -231,8 +215,10 @@ def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -
         shown += evaluate.excerpts(piece, most=8 - len(shown))
         done += len(piece.problems)
         kept.progress.evaluating(number, done)
-        signals.obey()
+        if done < len(problems):
+            signals.obey()
     whole = evaluate.joined(pieces)
+    kept.meter.idle()
     split = evaluate.SPLIT
     evaluate.record(kept.path, whole, update=number, split=split, shown=shown)
     accuracy = stats.mean_at_n(whole.correct)
@@ -242,6 +228,13 @@ def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -
         evaluate.sentence(f"update {number}", whole.correct)
         + f", {whole.truncated.mean():.1%} truncated"
     )
+    shares = {
+        "update": number,
+        "truncated_share": float(whole.truncated.mean()),
+        "grader_error_share": float(whole.errors.mean()),
+    }
+    for warning in metrics.alarms(shares, parts.config.alarms):
+        kept.say(f"warning: evaluation after {warning}")
 
 
 def _conclude(kept: Books, update: int) -> None:

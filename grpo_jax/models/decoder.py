@@ -5,6 +5,7 @@
 rotary angles are float32 whatever the compute type. Nothing here mentions devices.
 """
 
+import functools
 from collections.abc import Callable
 from typing import Any, TypeAlias
 
@@ -215,7 +216,21 @@ def functions(
         rest = {k: v for k, v in params.items() if k != "layers"}
         return {**_cast(rest, dtype), "layers": layers}
 
-    return Functions(hidden, unembed, prefill, decode, decode_layout)
+    exact = _exact if dtype == jnp.float32 else lambda function: function
+    return Functions(
+        exact(hidden), unembed, exact(prefill), exact(decode), decode_layout
+    )
+
+
+def _exact(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Products of float32 as float32: accelerators by default take fewer digits."""
+
+    @functools.wraps(function)
+    def wrapped(*args: Any) -> Any:
+        with jax.default_matmul_precision("highest"):
+            return function(*args)
+
+    return wrapped
 
 
 def _fuse(config: ModelConfig, layer: Layer) -> Layer:

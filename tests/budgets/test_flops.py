@@ -131,3 +131,10 @@ def test_counts_are_exact_integers_beyond_64_bits_from_numpy_lengths():
     assert type(count) is int
     assert count > 2**64
     assert count == 4096 * flops.train(big, [131072])
+
+
+def test_logits_at_fewer_positions_cost_their_products_less():
+    whole = flops.train(SHAPE, [10, 20])
+    part = flops.train(SHAPE, [10, 20], heads=7)
+    # forward and backward of 23 positions' logits: 3 * 2 * width * vocab each
+    assert whole - part == 23 * 6 * SHAPE.width * SHAPE.vocab

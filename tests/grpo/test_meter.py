@@ -220,3 +220,21 @@ def test_what_score_cannot_give_is_refused(metered, params):
         metered.services(sampler()).score(
             Weights(params), out, phase=Phase.REFERENCE, want="hidden"
         )
+
+
+def test_many_forks_run_in_calls_of_one_shape(metered, params):
+    parent = sample(metered, params)
+    rows, position = [0, 1, 2, 3, 4, 5, 6], 1
+    out = sample(metered, params, Forks(parent, rows, [position] * 7))
+    assert out.tokens.shape[0] == 35
+    one = sample(metered, params, Forks(parent, rows[3:4], [position]), first=3)
+    np.testing.assert_array_equal(np.asarray(out.tokens)[15:20], one.tokens)
+
+
+def test_a_score_in_slices_is_the_score_of_the_whole(metered, params):
+    out = sample(metered, params)
+    services = metered.services(sampler())
+    whole = services.score(Weights(params), out, phase=Phase.REFERENCE)
+    metered._slices = 5
+    parts = services.score(Weights(params), out, phase=Phase.REFERENCE)
+    np.testing.assert_allclose(parts, whole, atol=1e-6)
