@@ -75,7 +75,9 @@ class Books(NamedTuple):
         position: dict[str, Any],
     ) -> None:
         """Writes a checkpoint and charges its seconds to its phase."""
-        self.meter.begin(number)
+        # What makes a first state is no host time of an update.
+        between = Phase.HOST if number else Phase.CHECKPOINT
+        self.meter.begin(number, between=between)
         self.meter.idle()
         self.checkpoints.save(number, Saved(state, selection, position))
         self.meter.charge(Phase.CHECKPOINT, Cost(), role="host")

@@ -94,4 +94,5 @@ def pretrain(
             f"pretraining {done.number}/{wanted.updates}, loss {loss:.3f} nats/token"
         )
         obey()
+    kept.meter.idle()
     return state.params

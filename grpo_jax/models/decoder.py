@@ -226,9 +226,9 @@ def _exact(function: Callable[..., Any]) -> Callable[..., Any]:
     """Products of float32 as float32: accelerators by default take fewer digits."""
 
     @functools.wraps(function)
-    def wrapped(*args: Any) -> Any:
+    def wrapped(*args: Any, **kwargs: Any) -> Any:
         with jax.default_matmul_precision("highest"):
-            return function(*args)
+            return function(*args, **kwargs)
 
     return wrapped
 
