@@ -109,9 +109,7 @@ def latest(directory: pathlib.Path) -> int | None:
     """Returns the number of the latest whole checkpoint, changing nothing."""
     if not directory.is_dir():
         return None
-    options = ocp.CheckpointManagerOptions(read_only=True)
-    with ocp.CheckpointManager(directory.absolute(), options=options) as manager:
-        return manager.latest_step()
+    return max(ocp.utils.checkpoint_steps(directory), default=None)
 
 
 def read_params(directory: pathlib.Path, number: int, like: PyTree) -> PyTree:

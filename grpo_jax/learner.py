@@ -53,9 +53,9 @@ def learner(
         new, metrics = step.train_step(
             state, batch, frozen, objective=objective, tx=tx, microbatches=microbatches
         )
-        good = jnp.isfinite(metrics["loss"].total) & jnp.isfinite(
-            metrics["grad_norm"].total
-        )
+        # Read from the gradient, not from the new weights: then old and new need not
+        # exist side by side.
+        good = jnp.isfinite(metrics["loss"].total + metrics["grad_norm"].total)
         return jax.tree.map(lambda a, b: jnp.where(good, a, b), new, state), metrics
 
     programs: list[Callable] = []
