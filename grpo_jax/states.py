@@ -28,7 +28,7 @@ def load_params(setup: Setup) -> Params:
 def abstract(setup: Setup, tx: optax.GradientTransformation) -> TrainState:
     """Returns the shapes, types and shardings of the state, without its numbers."""
     params = models.abstract(setup.model)
-    return with_shardings(setup, jax.eval_shape(lambda: step.init(params, tx)))
+    return with_shardings(setup, jax.eval_shape(lambda p: step.init(p, tx), params))
 
 
 def first(setup: Setup, params: Params, tx: optax.GradientTransformation) -> TrainState:

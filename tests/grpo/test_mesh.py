@@ -201,3 +201,37 @@ def test_bf16_compute_keeps_fp32_masters():
     state, metrics = learn(parts, sample(parts))
     assert all(x.dtype == jnp.float32 for x in jax.tree.leaves(state.params))
     assert np.isfinite(metrics["loss"])
+
+
+@pytest.mark.parametrize("platform", ["cuda", "tpu"])
+def test_the_step_and_the_rollout_lower_for_accelerators(platform):
+    """Lowering needs no device; it fails where an operation has no rule there."""
+    from grpo_jax import step
+
+    parts = prepared((1, 1, 1))
+    out = jax.tree.map(np.asarray, sample(parts))
+    method = build.method(parts.config, parts.functions, None)
+    tx = build.optimizer(parts.config)
+    state = states.abstract(parts, tx)
+    batch = Batch(
+        rollout=out,
+        advantage=np.zeros(out.tokens.shape, np.float32),
+        mask=out.sampled,
+        targets={},
+    )
+    trained = jax.jit(
+        functools.partial(step.train_step, objective=method.objective, tx=tx)
+    )
+    assert trained.trace(state, batch).lower(lowering_platforms=(platform,)).as_text()
+    asked = rollout.requests([[1, 2]], width=4, limits=[8])
+    traced = rollout.compiled.trace(
+        parts.functions,
+        state.params,
+        asked,
+        parts.train.stop_ids,
+        parts.train.decoding,
+        keys.root(0),
+        num_samples=2,
+        max_new_tokens=8,
+    )
+    assert traced.lower(lowering_platforms=(platform,)).as_text()
