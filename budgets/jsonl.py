@@ -81,7 +81,16 @@ def keep(path: pathlib.Path, wanted: Callable[[Row], bool]) -> list[Row]:
 
 def keep_until(path: pathlib.Path, update: int) -> list[Row]:
     """Drops the rows that a run restored to the end of `update` will write again."""
-    return keep(path, lambda row: row["update"] <= update)
+
+    def wanted(row: Row) -> bool:
+        if not isinstance(row.get("update"), int):
+            raise ValueError(
+                f"{path}: a row has no update number ({_line(row)[:60].strip()});"
+                " restore the file"
+            )
+        return row["update"] <= update
+
+    return keep(path, wanted)
 
 
 def _line(row: Row) -> str:

@@ -121,6 +121,7 @@ def open_books(parts: setup.Setup, directory: RunDirectory) -> Books:
         directory.lose_evaluation(whole)
     ledger = Ledger(path / "ledger.jsonl", budget(wanted))
     if latest is not None:
+        _check_charges(ledger, latest, path)
         _complete(ledger, latest)
     watch, labels = Watch(), Labels()
     model = Metered(parts.functions, parts.shape)
@@ -167,6 +168,17 @@ def budget(wanted: config.Config) -> Budget:
         updates=limits.updates or None,
         until="first" if limits.until == "first" else "both",
     )
+
+
+def _check_charges(ledger: Ledger, latest: int, path: pathlib.Path) -> None:
+    """Refuses a ledger that lacks what its run has spent."""
+    charged = {row.update for row in ledger.rows if row.phase == Phase.HOST}
+    missing = [number for number in range(1, latest + 1) if number not in charged]
+    if missing:
+        raise ValueError(
+            f"{path / 'ledger.jsonl'} has no charges of update {missing[0]}, but the"
+            f" run has done {latest}; restore the file: without it no budget holds"
+        )
 
 
 def _complete(ledger: Ledger, latest: int) -> None:

@@ -96,6 +96,10 @@ class Checkpoints:
         except _UNREADABLE as fault:
             raise _lost(self._directory / str(number), fault) from fault
         tree = read["tree"]
+        absent = {"pool", "labels", "over"} - set(read["position"] or {})
+        if absent:
+            fault = KeyError(f"position lacks {sorted(absent)}")
+            raise _lost(self._directory / str(number), fault)
         leaves = [tree[name] for name in _named(like[:2])]
         state, selection = jax.tree.unflatten(jax.tree.structure(like[:2]), leaves)
         return Saved(state, selection, read["position"])

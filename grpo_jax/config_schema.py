@@ -76,11 +76,11 @@ class Task:
     )  # kind of problem
     generator: str = ""  # reasoning_gym data set
     options: dict = dataclasses.field(default_factory=dict)  # given to the generator
-    operands: int = _knob(3, low=2)  # numbers in an arithmetic problem
+    operands: int = _knob(3, low=2, high=100)  # numbers in an arithmetic problem
     min_operand: int = _knob(0, low=0)  # smallest of them
-    max_operand: int = _knob(9, low=1)  # largest of them
+    max_operand: int = _knob(9, low=1, high=10**9)  # largest of them
     operators: str = "+-"  # drawn uniformly, one a character
-    digits: int = _knob(2, low=1)  # of both numbers of an addition problem
+    digits: int = _knob(2, low=1, high=9)  # of both numbers of an addition problem
     num_train: int = _knob(4096, low=1)  # training problems
     num_eval: int = _knob(300, low=1)  # held-out problems, none of them in training
     problem_seed: int = _knob(

@@ -93,7 +93,8 @@ class RunDirectory:
             jsonl.keep_until(self.path / name, update)
         for file in (*self.path.glob("rollouts/*"), *self.path.glob("samples/*")):
             number = file.name.partition("-")[0]
-            if not number.isdigit() or int(number) > update:
+            ours = file.is_file() and len(number) == 6 and number.isdigit()
+            if ours and int(number) > update:
                 file.unlink()
 
     def lose_evaluation(self, update: int) -> None:

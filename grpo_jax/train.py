@@ -54,15 +54,13 @@ class Point(NamedTuple):
     over: bool
 
 
-def train(
-    parts: setup.Setup, params: Params | None, directory: rundir.RunDirectory
-) -> None:
+def train(parts: setup.Setup, params: Params | None, kept: Books) -> None:
     """Runs from where the directory stands to the end of the budget.
 
     Args:
       parts: the run's parts.
       params: the first parameters, consumed; None for a run that does not need them.
-      directory: where it is kept, and claimed.
+      kept: its books, open; closed at the end.
 
     Raises:
       Terminated: SIGTERM came, and the run is saved.
@@ -70,7 +68,6 @@ def train(
       checkpoint.LostCheckpoint: the latest checkpoint cannot be read.
     """
     signals = Signals()
-    kept = books.open_books(parts, directory)
     try:
         latest = kept.checkpoints.latest()
         if latest is None:
@@ -242,9 +239,15 @@ def _conclude(kept: Books, update: int) -> None:
     kept.progress.close()
     base, final = evaluate.matrix(kept.path, 0), evaluate.matrix(kept.path, update)
     spent, apart = kept.ledger.total(), kept.ledger.by_phase()
-    print(evaluate.sentence("base ", base))
-    print(evaluate.sentence("final", final))
-    print(evaluate.comparison(final, base))
+    if base.shape == final.shape:
+        print(evaluate.sentence("base ", base))
+        print(evaluate.sentence("final", final))
+        print(evaluate.comparison(final, base))
+    else:
+        print(evaluate.sentence("final", final))
+        print(
+            "gain: unknown, since eval.jsonl has no base evaluation of these problems"
+        )
     outside = ", ".join(
         f"{phase} {apart[phase].device_seconds:.0f}"
         for phase in (Phase.COMPILE, Phase.PRETRAIN, Phase.EVAL, Phase.CHECKPOINT)
@@ -281,9 +284,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         parts = setup.prepare(settings)
         params = _first_params(parts, directory)
         directory.claim(settings)
+        kept = books.open_books(parts, directory)
     rundir.write_environment(directory.path / "environment.json", settings)
     try:
-        train(parts, params, directory)
+        train(parts, params, kept)
     except Terminated:
         print("stopped by SIGTERM; the same command resumes", file=sys.stderr)
         return TERMINATED

@@ -339,6 +339,37 @@ def test_a_finished_base_evaluation_survives_a_kill_in_the_first_update(folder):
     ]
 
 
+@pytest.mark.parametrize(
+    ("damage", "said"),
+    [
+        (lambda run: (run / "ledger.jsonl").unlink(), "no charges of update 1"),
+        (lambda run: (run / "metrics.jsonl").write_text('{"a": 1}\n'), "metrics.jsonl"),
+        (
+            lambda run: (run / "ledger.jsonl").write_text('{"tor\n{"a": 1}\n'),
+            "ledger.jsonl",
+        ),
+    ],
+    ids=["ledger removed", "metrics damaged", "ledger damaged"],
+)
+def test_damaged_records_are_refused_in_one_line(damage, said, folder, whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    damage(run)
+    code, output = finish(folder, run)
+    assert code == 2, output
+    assert output.splitlines()[-1].startswith("error: ")
+    assert said in output.splitlines()[-1]
+
+
+def test_a_run_without_its_base_evaluation_still_ends(folder, whole, tmp_path):
+    run = tmp_path / "run"
+    shutil.copytree(whole[0], run)
+    (run / "eval.jsonl").unlink()
+    code, output = finish(folder, run)
+    assert code == 0, output
+    assert "gain: unknown" in output
+
+
 def test_a_damaged_checkpoint_stops_the_run_with_a_remedy(folder, whole):
     run = folder / "damaged"
     shutil.copytree(whole[0], run)
@@ -348,7 +379,9 @@ def test_a_damaged_checkpoint_stops_the_run_with_a_remedy(folder, whole):
     before = (run / "ledger.jsonl").read_bytes()
     code, output = finish(folder, run)
     assert code == 3, output
-    assert "remove that folder" in output.splitlines()[-1]
+    # Orbax may add a line of its own when the process ends.
+    (line,) = (x for x in output.splitlines() if x.startswith("stopped: "))
+    assert "remove that folder" in line
     assert (run / "ledger.jsonl").read_bytes() == before
     shutil.rmtree(run / "checkpoints" / "5")
     code, output = finish(folder, run)
