@@ -40,6 +40,7 @@ class Problem:
       prompt: token ids of the templated question; empty until it is encoded.
       solution: a worked solution to pretrain on; empty where there is none.
       level: difficulty or level as text; empty where there is none.
+      subject: field of mathematics, or another kind; empty where there is none.
     """
 
     id: str
@@ -48,6 +49,7 @@ class Problem:
     prompt: tuple[int, ...] = ()
     solution: str = ""
     level: str = ""
+    subject: str = ""
 
 
 class Verdict(NamedTuple):

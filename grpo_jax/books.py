@@ -11,12 +11,13 @@ from budgets import jsonl
 from budgets.clock import Clock
 from budgets.labels import Labels
 from budgets.ledger import Budget, Charge, Cost, Ledger, Phase
-from grpo_jax import checkpoint, config, data, evaluate, metrics, setup
+from grpo_jax import checkpoint, config, evaluation, metrics, setup
 from grpo_jax.base import Selection, TrainState
 from grpo_jax.checkpoint import Saved
 from grpo_jax.compilations import Watch
 from grpo_jax.loop import Update
 from grpo_jax.meter import Meter, Metered
+from grpo_jax.problem_pool import ProblemPool
 from grpo_jax.progress import Progress
 from grpo_jax.rundir import RunDirectory
 
@@ -41,7 +42,7 @@ class Books(NamedTuple):
     path: pathlib.Path
     config: config.Config
     checkpoints: checkpoint.Checkpoints
-    pool: data.ProblemPool
+    pool: ProblemPool
     labels: Labels
     ledger: Ledger
     meter: Meter
@@ -112,12 +113,23 @@ def open_books(parts: setup.Setup, directory: RunDirectory) -> Books:
     checkpoints = checkpoint.Checkpoints(
         path / "checkpoints", keep=wanted.run.keep_checkpoints
     )
-    latest = checkpoints.latest()
+    try:
+        return _opened(parts, directory, checkpoints)
+    except BaseException:
+        # Orbax's threads complain on the way out of a process that leaves it open.
+        checkpoints.close()
+        raise
+
+
+def _opened(
+    parts: setup.Setup, directory: RunDirectory, checkpoints: checkpoint.Checkpoints
+) -> Books:
+    path, wanted, latest = directory.path, parts.config, checkpoints.latest()
     # A pretraining is made again from its start; a model that was read is there again,
     # and what was evaluated of it still holds.
     whole = (-1 if wanted.pretrain.updates else 0) if latest is None else latest
     directory.restore(whole)
-    if len(evaluate.matrix(path, whole)) != len(parts.task.evaluation):
+    if len(evaluation.matrix(path, whole)) != len(parts.task.evaluation):
         directory.lose_evaluation(whole)
     ledger = Ledger(path / "ledger.jsonl", budget(wanted))
     if latest is not None:
@@ -148,7 +160,7 @@ def open_books(parts: setup.Setup, directory: RunDirectory) -> Books:
         path=path,
         config=wanted,
         checkpoints=checkpoints,
-        pool=data.ProblemPool(parts.task.train, wanted.seed),
+        pool=ProblemPool(parts.task.train, wanted.seed),
         labels=labels,
         ledger=ledger,
         meter=meter,

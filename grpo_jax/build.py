@@ -23,14 +23,14 @@ def task(config: Config) -> tasks.Task:
         return tasks.reasoning_gym(
             task.generator,
             options=task.options,
-            require_box=task.require_box,
+            require_box=config.rewards.require_box,
             **counts,
         )
     if task.name == "addition":
         return tasks.addition(
             digits=task.digits,
             examples=[tuple(pair) for pair in config.prompt.examples],
-            require_box=task.require_box,
+            require_box=config.rewards.require_box,
             **counts,
         )
     return tasks.arithmetic(
@@ -39,7 +39,7 @@ def task(config: Config) -> tasks.Task:
         max_operand=task.max_operand,
         operators=task.operators,
         noise=config.pretrain.noise,
-        require_box=task.require_box,
+        require_box=config.rewards.require_box,
         **counts,
     )
 

@@ -72,8 +72,8 @@ class Task:
     """Problems with a verifier."""
 
     name: str = _knob(
-        "arithmetic", "arithmetic", "addition", "reasoning_gym"
-    )  # kind of problem
+        "arithmetic", "arithmetic", "addition", "reasoning_gym", "dataset"
+    )  # kind of problem; dataset reads section data
     generator: str = ""  # reasoning_gym data set
     options: dict = dataclasses.field(default_factory=dict)  # given to the generator
     operands: int = _knob(3, low=2, high=100)  # numbers in an arithmetic problem
@@ -86,6 +86,34 @@ class Task:
     problem_seed: int = _knob(
         0, low=0, high=2**31 - 1
     )  # of the problems, apart from the run's seed
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Data:
+    """Problems from files or the hub; read by task.name = "dataset"."""
+
+    train: str = ""  # preset/split such as math/train, a file, or a hub name
+    evaluation: str = ""  # the same; empty holds out a share of train by hash
+    root: str = ""  # directory of local copies of the presets; empty is the hub
+    levels: list = dataclasses.field(default_factory=list)  # kept; [] keeps all
+    numeric: bool = False  # only problems whose gold answer is a number
+    half: str = _knob("", "", "1H", "2H")  # one of two fixed halves of train
+    holdout: float = _knob(0.1, above=0, below=1)  # share held out by hash
+    max_train: int = _knob(0, low=0)  # training problems; 0 is all
+    max_evaluation: int = _knob(0, low=0)  # held-out problems; 0 is all
+    max_dropped: int = _knob(0, low=0)  # malformed rows that may be left out
+    question_field: str = ""  # of your own rows; empty tries the usual names
+    answer_field: str = ""  # the same, as for the three below
+    solution_field: str = ""
+    level_field: str = ""
+    subject_field: str = ""
+    readings: str = "runs/readings.jsonl"  # where readings of locked splits are noted
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Rewards:
+    """How an answer is read and graded."""
+
     require_box: bool = False  # only an answer in \boxed{} counts
 
 
@@ -93,7 +121,10 @@ class Task:
 class Prompt:
     """How a problem becomes text."""
 
-    style: str = _knob("plain", "plain", "chat")  # chat is the model's own template
+    style: str = _knob(
+        "plain", "plain", "chat", "base"
+    )  # chat is the model's own template, base asks a base model
+    shots: int = _knob(0, low=0)  # worked examples taken from the training problems
     system: str = ""  # system message; empty is what the template says
     instruction: str = ""  # how to answer
     layout: str = _knob("turns", "turns", "message")  # where examples stand
@@ -207,6 +238,8 @@ class Config:
     model: Model = Model()
     pretrain: Pretrain = Pretrain()
     task: Task = Task()
+    data: Data = Data()
+    rewards: Rewards = Rewards()
     prompt: Prompt = Prompt()
     method: Method = Method()
     sampling: Sampling = Sampling()

@@ -8,10 +8,11 @@ from collections.abc import Callable
 
 from budgets import jsonl
 from budgets.ledger import Phase
-from grpo_jax import build, data, keys, learner, loop, optim, setup, states
+from grpo_jax import build, keys, learner, loop, optim, setup, states
 from grpo_jax.base import Params
 from grpo_jax.books import Books, check_finite
 from grpo_jax.meter import Meter
+from grpo_jax.problem_pool import ProblemPool
 
 
 class Account:
@@ -66,7 +67,7 @@ def pretrain(
     )
     # A stream of its own: no permutation here is one of the training that follows.
     root = keys.at(parts.root, keys.Stream.PRETRAIN)
-    pool = data.ProblemPool(parts.task.train, parts.config.seed)
+    pool = ProblemPool(parts.task.train, parts.config.seed)
     state = states.first(parts, params, tx)
     for done in loop.run(
         state,

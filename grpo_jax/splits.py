@@ -16,6 +16,18 @@ Check: TypeAlias = Callable[[str, Problem], Verdict]  # (response, problem) -> v
 Item = TypeVar("Item")
 
 
+class Count(NamedTuple):
+    """How many problems something left, took out, or found.
+
+    Attributes:
+      what: in words.
+      number: of problems or rows.
+    """
+
+    what: str
+    number: int
+
+
 class Task(NamedTuple):
     """Problems and their verifier.
 
@@ -23,11 +35,17 @@ class Task(NamedTuple):
       train: problems to train on.
       evaluation: held-out problems; none has the identity of one in `train`.
       verify: says whether a response answers a problem; never raises.
+      split: what the held-out problems are called in records.
+      locked: each reading of the held-out problems must be written down.
+      counts: where the problems come from, for people to read.
     """
 
     train: tuple[Problem, ...]
     evaluation: tuple[Problem, ...]
     verify: Check
+    split: str = "eval"
+    locked: bool = False
+    counts: tuple[Count, ...] = ()
 
 
 def text_identity(question: str) -> str:

@@ -20,7 +20,7 @@ from grpo_jax import (
     build,
     checkpoint,
     config,
-    evaluate,
+    evaluation,
     keys,
     learner,
     loop,
@@ -194,12 +194,12 @@ def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -
     number, problems = point.update, parts.task.evaluation
     if not _due(parts.config, point):
         return
-    if len(evaluate.matrix(kept.path, number)) == len(problems):
+    if len(evaluation.matrix(kept.path, number)) == len(problems):
         return
     signals.obey()
     kept.meter.begin(number, between=Phase.EVAL)
     pieces, shown, done = [], [], 0
-    for piece in evaluate.parts(
+    for piece in evaluation.parts(
         kept.meter.services(parts.evaluation),
         point.state.params,
         problems,
@@ -209,20 +209,20 @@ def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -
         decode=setup.decoder(parts),
     ):
         pieces.append(piece.evaluation)
-        shown += evaluate.excerpts(piece, most=8 - len(shown))
+        shown += evaluation.excerpts(piece, most=8 - len(shown))
         done += len(piece.problems)
         kept.progress.evaluating(number, done)
         if done < len(problems):
             signals.obey()
-    whole = evaluate.joined(pieces)
+    whole = evaluation.joined(pieces)
     kept.meter.idle()
-    split = evaluate.SPLIT
-    evaluate.record(kept.path, whole, update=number, split=split, shown=shown)
+    split = evaluation.SPLIT
+    evaluation.record(kept.path, whole, update=number, split=split, shown=shown)
     accuracy = stats.mean_at_n(whole.correct)
     kept.progress.evaluated(accuracy)
     kept.writers.scalars(number, {"accuracy": accuracy}, kind="evaluation")
     kept.say(
-        evaluate.sentence(f"update {number}", whole.correct)
+        evaluation.sentence(f"update {number}", whole.correct)
         + f", {whole.truncated.mean():.1%} truncated"
     )
     shares = {
@@ -237,14 +237,14 @@ def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -
 def _conclude(kept: Books, update: int) -> None:
     """Prints what the run came to: base, final and paired accuracy, and its cost."""
     kept.progress.close()
-    base, final = evaluate.matrix(kept.path, 0), evaluate.matrix(kept.path, update)
+    base, final = evaluation.matrix(kept.path, 0), evaluation.matrix(kept.path, update)
     spent, apart = kept.ledger.total(), kept.ledger.by_phase()
     if base.shape == final.shape:
-        print(evaluate.sentence("base ", base))
-        print(evaluate.sentence("final", final))
-        print(evaluate.comparison(final, base))
+        print(evaluation.sentence("base ", base))
+        print(evaluation.sentence("final", final))
+        print(evaluation.comparison(final, base))
     else:
-        print(evaluate.sentence("final", final))
+        print(evaluation.sentence("final", final))
         print(
             "gain: unknown, since eval.jsonl has no base evaluation of these problems"
         )

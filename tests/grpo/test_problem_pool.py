@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax.base import Problem
-from grpo_jax.data import ProblemPool, digest
+from grpo_jax.problem_pool import ProblemPool, digest
 
 
 def problems(count):
