@@ -72,11 +72,17 @@ def keep(path: pathlib.Path, wanted: Callable[[Row], bool]) -> list[Row]:
     """
     if not path.exists():
         return []
-    rows = read(path)
-    kept = [row for row in rows if wanted(row)]
-    if path.read_bytes() != "".join(map(_line, kept)).encode():
-        rewrite(path, kept)
-    return [row for row in rows if not wanted(row)]
+    kept, dropped = [], []
+    for row in read(path):
+        (kept if wanted(row) else dropped).append(row)
+    replace(path, kept)
+    return dropped
+
+
+def replace(path: pathlib.Path, rows: list[Row]) -> None:
+    """Makes `rows` what `path` holds, writing nothing where that is so already."""
+    if path.read_bytes() != "".join(map(_line, rows)).encode():
+        rewrite(path, rows)
 
 
 def keep_until(path: pathlib.Path, update: int) -> list[Row]:

@@ -275,10 +275,7 @@ class Ledger:
 
 
 def restore(
-    path: pathlib.Path,
-    update: int,
-    *,
-    unfinished: Callable[[Charge], bool] = lambda charge: False,
+    path: pathlib.Path, update: int, *, unfinished: Collection[int] = ()
 ) -> list[Charge]:
     """Takes a ledger back to the end of `update`; later charges go to `lost.jsonl`.
 
@@ -289,18 +286,21 @@ def restore(
     Args:
       path: the ledger's file.
       update: the update of the checkpoint that was restored; -1 for none.
-      unfinished: charges up to it for work that will be done again, outside the
-        budget: of an evaluation that did not come to its end.
+      unfinished: places of charges up to it for work that will be done again, outside
+        the budget: of an evaluation that did not come to its end.
 
     Returns:
       The charges lost this time.
     """
-    rows = Ledger.read(path).rows
-    charges = [row for row in rows if row.update > update or unfinished(row)]
+    kept, charges = [], []
+    for i, row in enumerate(Ledger.read(path).rows):
+        gone = row.update > update or i in unfinished
+        (charges if gone else kept).append(row)
     lost = [charge.to_json() for charge in charges]
     beside = path.with_name("lost.jsonl")
     before = jsonl.read(beside)
     if lost and before[-len(lost) :] != lost:
         jsonl.rewrite(beside, before + lost)
-    jsonl.keep(path, lambda row: row not in lost)
+    if path.exists():
+        jsonl.replace(path, [charge.to_json() for charge in kept])
     return charges

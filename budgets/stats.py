@@ -5,10 +5,15 @@ each, True where the answer is right; comparisons are paired by problem.
 """
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
+
+from budgets.bootstrap import Interval as Interval
+from budgets.bootstrap import paired_bootstrap as paired_bootstrap
+from budgets.votes import majority_at_k as majority_at_k
 
 
 class Errors(NamedTuple):
@@ -21,6 +26,20 @@ class Errors(NamedTuple):
 
     over_problems: float | None
     of_sampling: float | None
+
+
+class Group(NamedTuple):
+    """The accuracy of some of the problems.
+
+    Attributes:
+      num_problems: how many they are.
+      mean: avg@N.
+      errors: of the mean.
+    """
+
+    num_problems: int
+    mean: float
+    errors: Errors
 
 
 class Difference(NamedTuple):
@@ -75,6 +94,27 @@ def standard_errors(correct: ArrayLike) -> Errors:
     if num_samples > 1:
         within = math.sqrt((p * (1 - p)).sum() / (num_samples - 1)) / num_problems
     return Errors(_error_of_mean(p), within)
+
+
+def per_group(correct: ArrayLike, groups: Sequence[str]) -> dict[str, Group]:
+    """Returns the accuracy of each group of problems, by name in sorted order.
+
+    Args:
+      correct: `[M, N]`.
+      groups: the group of each problem, such as its level.
+    """
+    scores = _scores(correct)
+    if len(groups) != len(scores):
+        raise ValueError(
+            f"per_group: {len(groups)} groups for {len(scores)} problems; name the"
+            " group of every problem"
+        )
+    names = np.array(groups, object)
+    return {
+        name: Group(len(some), mean_at_n(some), standard_errors(some))
+        for name in sorted(set(groups))
+        for some in [scores[names == name]]
+    }
 
 
 def paired_difference(a: ArrayLike, b: ArrayLike) -> Difference:

@@ -8,6 +8,8 @@ from types import MappingProxyType
 COMMANDS = MappingProxyType(
     {
         "train": ("grpo_jax.train", "one method on one model; resumes its run"),
+        "evaluate": ("grpo_jax.evaluate", "a model's accuracy, pass@k and maj@k"),
+        "data": ("grpo_jax.data", "counts, hashes and lengths of problems"),
         "get": ("grpo_jax.get", "fetch a small real model"),
         "export": ("grpo_jax.export", "a run's latest checkpoint as an HF directory"),
     }

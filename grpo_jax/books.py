@@ -11,7 +11,7 @@ from budgets import jsonl
 from budgets.clock import Clock
 from budgets.labels import Labels
 from budgets.ledger import Budget, Charge, Cost, Ledger, Phase
-from grpo_jax import checkpoint, config, evaluation, metrics, setup
+from grpo_jax import checkpoint, config, metrics, setup
 from grpo_jax.base import Selection, TrainState
 from grpo_jax.checkpoint import Saved
 from grpo_jax.compilations import Watch
@@ -129,26 +129,14 @@ def _opened(
     # and what was evaluated of it still holds.
     whole = (-1 if wanted.pretrain.updates else 0) if latest is None else latest
     directory.restore(whole)
-    if len(evaluation.matrix(path, whole)) != len(parts.task.evaluation):
-        directory.lose_evaluation(whole)
+    directory.keep_whole_parts(
+        whole, total=len(parts.task.evaluation), batch=parts.evaluation.rows
+    )
     ledger = Ledger(path / "ledger.jsonl", budget(wanted))
     if latest is not None:
         _check_charges(ledger, latest, path)
         _complete(ledger, latest)
     watch, labels = Watch(), Labels()
-    model = Metered(parts.functions, parts.shape)
-    meter = Meter(
-        models={"policy": model, "reference": model},
-        ledger=ledger,
-        clock=Clock(jax.block_until_ready, devices=parts.mesh.size),
-        watch=watch,
-        labels=labels,
-        verify=parts.task.verify,
-        decode=setup.decoder(parts),
-        temperature=wanted.sampling.temperature,
-        window=wanted.sampling.max_new_tokens,
-        slices=wanted.method.minibatches * wanted.optimizer.microbatches,
-    )
     writers = metrics.Writers(
         path,
         update=latest or 0,
@@ -163,11 +151,31 @@ def _opened(
         pool=ProblemPool(parts.task.train, wanted.seed),
         labels=labels,
         ledger=ledger,
-        meter=meter,
+        meter=make_meter(parts, ledger, watch, labels),
         watch=watch,
         writers=writers,
         progress=Progress(ledger, start=latest or 0),
         alarms=metrics.Watch(wanted.alarms),
+    )
+
+
+def make_meter(
+    parts: setup.Setup, ledger: Ledger, watch: Watch, labels: Labels
+) -> Meter:
+    """Returns what charges the run's work to `ledger`."""
+    wanted = parts.config
+    model = Metered(parts.functions, parts.shape)
+    return Meter(
+        models={"policy": model, "reference": model},
+        ledger=ledger,
+        clock=Clock(jax.block_until_ready, devices=parts.mesh.size),
+        watch=watch,
+        labels=labels,
+        verify=parts.task.verify,
+        decode=setup.decoder(parts),
+        temperature=wanted.sampling.temperature,
+        window=wanted.sampling.max_new_tokens,
+        slices=wanted.method.minibatches * wanted.optimizer.microbatches,
     )
 
 

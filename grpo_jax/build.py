@@ -6,14 +6,34 @@ from typing import Any
 import optax
 
 from budgets import flops
-from grpo_jax import methods, models, optim, options, prompts, tasks, tokens
+from grpo_jax import (
+    methods,
+    models,
+    optim,
+    options,
+    problemsets,
+    prompts,
+    rows,
+    shots,
+    tasks,
+    tokens,
+)
 from grpo_jax.base import Functions, Method, Params, Problem
 from grpo_jax.config import Config
 
 
 def task(config: Config) -> tasks.Task:
     """Returns the problems and verifier that a configuration names."""
+    found = _problems(config)
+    if config.prompt.style == "base":
+        return found._replace(verify=prompts.of_first_answer(found.verify))
+    return found
+
+
+def _problems(config: Config) -> tasks.Task:
     task = config.task
+    if task.name == "dataset":
+        return _dataset(config)
     counts: dict[str, Any] = {
         "num_train": task.num_train,
         "num_eval": task.num_eval,
@@ -44,15 +64,52 @@ def task(config: Config) -> tasks.Task:
     )
 
 
-def template(config: Config) -> prompts.Template:
-    """Returns how a question becomes prompt ids."""
+def examples(config: Config, task: tasks.Task) -> prompts.Examples:
+    """Returns the worked examples of every prompt, written or taken from the task."""
+    wanted = config.prompt
+    if wanted.shots:
+        return shots.worked_examples(task.train, wanted.shots)
+    return [(asked, answer) for asked, answer in wanted.examples]
+
+
+def _dataset(config: Config) -> tasks.Task:
+    """The problems that section data names."""
+    data, usual = config.data, rows.Layout()
+    return problemsets.load(
+        data.train,
+        data.evaluation,
+        root=data.root,
+        own=rows.Layout(
+            question=(data.question_field,) if data.question_field else usual.question,
+            answer=(data.answer_field,) if data.answer_field else usual.answer,
+            solution=(data.solution_field,) if data.solution_field else usual.solution,
+            level=(data.level_field,) if data.level_field else usual.level,
+            subject=(data.subject_field,) if data.subject_field else usual.subject,
+        ),
+        levels=data.levels,
+        numeric=data.numeric,
+        half=data.half,
+        holdout=data.holdout,
+        max_train=data.max_train,
+        max_evaluation=data.max_evaluation,
+        max_dropped=data.max_dropped,
+        require_box=config.rewards.require_box,
+    )
+
+
+def template(config: Config, examples: prompts.Examples) -> prompts.Template:
+    """Returns how a question becomes prompt ids, beside `examples` of the same task."""
     wanted = config.prompt
     if wanted.style == "plain":
         return prompts.plain
+    if wanted.style == "base":
+        return prompts.base(
+            system=wanted.system, instruction=wanted.instruction, examples=examples
+        )
     return prompts.chat(
         system=wanted.system or None,
         instruction=wanted.instruction,
-        examples=[(asked, answer) for asked, answer in wanted.examples],
+        examples=examples,
         layout=prompts.in_message if wanted.layout == "message" else prompts.as_turns,
     )
 

@@ -27,13 +27,16 @@ _BOUNDS = {
 }
 
 
-def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Config:
+def load(
+    path: str | pathlib.Path, overrides: Sequence[str] = (), *, prefix: str = ""
+) -> Config:
     """Reads a TOML file, applies overrides, checks the whole.
 
     Args:
       path: the file; its name without suffix is the config name in `run.dir`.
       overrides: `section.field=value`, later ones win; the value is TOML, or bare
         text.
+      prefix: before the config name in `run.dir`.
 
     Raises:
       ValueError: the file or an override is wrong; one line that says what was seen,
@@ -52,7 +55,7 @@ def load(path: str | pathlib.Path, overrides: Sequence[str] = ()) -> Config:
         _override(table, override)
     config = from_table(table)
     if not config.run.dir:
-        named = f"runs/{path.stem}-seed{config.seed}"
+        named = f"runs/{prefix}{path.stem}-seed{config.seed}"
         run = dataclasses.replace(config.run, dir=named)
         config = dataclasses.replace(config, run=run)
     return config

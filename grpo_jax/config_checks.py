@@ -1,6 +1,8 @@
 """Rules between options of different fields, each with its remedy in one line."""
 
-from grpo_jax.config_schema import Config
+import dataclasses
+
+from grpo_jax.config_schema import Config, Data
 
 
 def check(config: Config) -> None:
@@ -9,7 +11,17 @@ def check(config: Config) -> None:
     Raises:
       ValueError: one line with what was seen, the rule and the remedy.
     """
-    for rule in (_model, _task, _method, _sampling, _batches, _optimizer, _budget):
+    for rule in (
+        _model,
+        _task,
+        _data,
+        _prompt,
+        _method,
+        _sampling,
+        _batches,
+        _optimizer,
+        _budget,
+    ):
         rule(config)
 
 
@@ -45,7 +57,7 @@ def _model(config: Config) -> None:
 
 
 def _task(config: Config) -> None:
-    task, prompt = config.task, config.prompt
+    task = config.task
     if task.name == "reasoning_gym":
         _refuse(
             not task.generator,
@@ -63,25 +75,78 @@ def _task(config: Config) -> None:
         f"task.min_operand={task.min_operand} must be at most"
         f" task.max_operand={task.max_operand}; lower it",
     )
+    _refuse(
+        not task.operators or not set(task.operators) <= set("+-*"),
+        f"task.operators={task.operators!r} must be made of + - *, such as '+-'",
+    )
+
+
+def _prompt(config: Config) -> None:
+    prompt = config.prompt
     pairs = [p for p in prompt.examples if not _is_pair(p)]
     _refuse(
         bool(pairs),
         f"prompt.examples holds {pairs[:1]!r}; each is a pair of texts, such as"
         ' ["What is 1 + 1?", "2"]',
     )
+    fields = ("system", "instruction", "examples", "shots")
+    given = [f"prompt.{name}" for name in fields if getattr(prompt, name)]
     _refuse(
-        bool(prompt.examples or prompt.instruction) and prompt.style != "chat",
-        "prompt.examples and prompt.instruction are read by prompt.style='chat' only,"
-        f" not by {prompt.style!r}; remove them or use prompt.style=chat",
+        bool(given) and prompt.style == "plain",
+        f"prompt.style='plain' is the question alone and does not read"
+        f" {' and '.join(given)}; remove what it does not read, or use"
+        " prompt.style=chat or prompt.style=base",
     )
     _refuse(
-        not task.operators or not set(task.operators) <= set("+-*"),
-        f"task.operators={task.operators!r} must be made of + - *, such as '+-'",
+        prompt.layout != "turns" and prompt.style != "chat",
+        f"prompt.layout={prompt.layout!r} is read by prompt.style='chat' only, not by"
+        f" {prompt.style!r}; use prompt.layout=turns",
     )
     _refuse(
-        bool(prompt.system) and prompt.style != "chat",
-        f"prompt.system is read by prompt.style='chat' only, not by {prompt.style!r};"
-        " remove it or use prompt.style=chat",
+        prompt.shots > 0 and bool(prompt.examples),
+        f"prompt.shots={prompt.shots} takes examples from the problems and"
+        " prompt.examples writes them; set one of them only",
+    )
+    name = config.task.name
+    _refuse(
+        prompt.shots > 0 and name not in ("arithmetic", "dataset"),
+        f"prompt.shots={prompt.shots} needs worked solutions, which task.name={name!r}"
+        " has none of; use prompt.examples",
+    )
+
+
+def _data(config: Config) -> None:
+    data, name = config.data, config.task.name
+    if name != "dataset":
+        # Where readings are noted is read by evaluations of any task.
+        plain = dataclasses.replace(Data(), readings=data.readings)
+        named = [f.name for f in dataclasses.fields(data)]
+        set_ = [f for f in named if getattr(data, f) != getattr(plain, f)]
+        _refuse(
+            bool(set_),
+            f"data.{', data.'.join(set_)}: section data is read by task.name='dataset'"
+            f" only, not by {name!r}; remove them or use task.name=dataset",
+        )
+        return
+    _refuse(
+        not data.train,
+        "data.train is empty; task.name='dataset' needs problems, such as"
+        " data.train=math/train, a .jsonl file or a hub name",
+    )
+    wrong = [x for x in data.levels if type(x) is not int or not 1 <= x <= 5]
+    _refuse(
+        bool(wrong),
+        f"data.levels={data.levels!r} holds {wrong[:1]!r}; levels are integers from 1"
+        " to 5, such as [3, 4, 5]",
+    )
+    _refuse(
+        len(set(data.levels)) < len(data.levels),
+        f"data.levels={data.levels!r} names a level twice; name each once",
+    )
+    _refuse(
+        bool(data.evaluation) and data.holdout != Data().holdout,
+        f"data.holdout={data.holdout} is read only where data.evaluation is empty;"
+        f" remove one of them (data.evaluation={data.evaluation!r})",
     )
 
 

@@ -1,4 +1,8 @@
-"""Sampled-answer accuracy on held-out problems, through the engine of training."""
+"""Sampled-answer accuracy on held-out problems, through the engine of training.
+
+An evaluation goes part by part, and each part is on disk before the next begins: one
+that was killed continues after its last whole part and draws what it would have drawn.
+"""
 
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -7,10 +11,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from budgets import jsonl, stats
-from budgets.ledger import Phase
+from budgets.ledger import Charge, Phase
 from grpo_jax.base import Key, Params, Problem, Services, Weights
 
-SPLIT = "eval"  # the held-out problems of a task
+EXCERPTS = 8  # full texts kept of an evaluation, at most
 
 
 class Evaluation(NamedTuple):
@@ -23,6 +27,9 @@ class Evaluation(NamedTuple):
       answers: M lists of N extracted answers, None where none was found.
       lengths: `[M, N] int` sampled tokens.
       truncated: `[M, N] bool`.
+      golds: M gold answers.
+      levels: M levels, empty where a problem has none.
+      subjects: M subjects, the same.
     """
 
     ids: tuple[str, ...]
@@ -31,10 +38,13 @@ class Evaluation(NamedTuple):
     answers: tuple[tuple[str | None, ...], ...]
     lengths: np.ndarray
     truncated: np.ndarray
+    golds: tuple[str, ...]
+    levels: tuple[str, ...]
+    subjects: tuple[str, ...]
 
 
 class Part(NamedTuple):
-    """One part of an evaluation, with the texts of its completions."""
+    """One part of an evaluation, with the texts of its first completions."""
 
     problems: Sequence[Problem]
     evaluation: Evaluation
@@ -50,6 +60,7 @@ def parts(
     batch: int,
     key: Key,
     decode: Callable[[np.ndarray, np.ndarray], list[str]],
+    start: int = 0,
 ) -> Iterator[Part]:
     """Evaluates `batch` problems at a time; the split changes no draw.
 
@@ -61,8 +72,9 @@ def parts(
       batch: problems per call; the services' number of rows.
       key: consumed; a draw depends on it and on the problem's place in `problems`.
       decode: tokens and mask to texts.
+      start: how many problems are done already.
     """
-    for first in range(0, len(problems), batch):
+    for first in range(start, len(problems), batch):
         some = problems[first : first + batch]
         rollout = services.sample(
             Weights(params),
@@ -76,7 +88,10 @@ def parts(
         shape = (len(some), num_samples)
         answers = np.array(feedback.answers, object).reshape(shape)
         lengths = np.asarray(rollout.length) - np.asarray(rollout.prompt_length)
-        texts = decode(np.asarray(rollout.tokens), np.asarray(rollout.sampled))
+        shown = slice(0, max(EXCERPTS - first, 0) * num_samples, num_samples)
+        texts = decode(
+            np.asarray(rollout.tokens)[shown], np.asarray(rollout.sampled)[shown]
+        )
         yield Part(
             some,
             Evaluation(
@@ -86,21 +101,12 @@ def parts(
                 answers=tuple(map(tuple, answers)),
                 lengths=lengths.reshape(shape),
                 truncated=np.asarray(rollout.truncated).reshape(shape),
+                golds=tuple(problem.answer for problem in some),
+                levels=tuple(problem.level for problem in some),
+                subjects=tuple(problem.subject for problem in some),
             ),
             tuple(texts),
         )
-
-
-def joined(pieces: Sequence[Evaluation]) -> Evaluation:
-    """Returns the evaluation whose parts these are, in order."""
-    return Evaluation(
-        ids=tuple(name for piece in pieces for name in piece.ids),
-        correct=np.concatenate([piece.correct for piece in pieces]),
-        errors=np.concatenate([piece.errors for piece in pieces]),
-        answers=tuple(row for piece in pieces for row in piece.answers),
-        lengths=np.concatenate([piece.lengths for piece in pieces]),
-        truncated=np.concatenate([piece.truncated for piece in pieces]),
-    )
 
 
 def rows(evaluation: Evaluation, *, update: int, split: str) -> list[dict[str, Any]]:
@@ -115,50 +121,131 @@ def rows(evaluation: Evaluation, *, update: int, split: str) -> list[dict[str, A
             "lengths": evaluation.lengths[i].tolist(),
             "truncated": evaluation.truncated[i].tolist(),
             "errors": evaluation.errors[i].tolist(),
+            "gold": evaluation.golds[i],
+            "level": evaluation.levels[i],
+            "subject": evaluation.subjects[i],
         }
         for i, name in enumerate(evaluation.ids)
     ]
 
 
-def excerpts(part: Part, *, most: int) -> list[str]:
-    """Returns up to `most` first samples as text a person can read."""
-    found = []
-    for i, problem in enumerate(part.problems[: max(most, 0)]):
-        one = part.evaluation
-        text = part.texts[i * one.correct.shape[1]]
+def excerpts(part: Part) -> str:
+    """Returns the first samples of a part as text a person can read."""
+    found, one = [], part.evaluation
+    for i, text in enumerate(part.texts):
+        problem = part.problems[i]
         mark = "right" if one.correct[i, 0] else "wrong"
         cut = ", truncated" if one.truncated[i, 0] else ""
         found.append(
             f"## {problem.id}\n{problem.question}\n-- sampled ({mark}{cut}; answer"
             f" {one.answers[i][0]!r}, gold {problem.answer!r})\n{text}\n"
         )
-    return found
+    return "\n".join(found)
 
 
 def record(
-    directory: pathlib.Path,
-    evaluation: Evaluation,
-    *,
-    update: int,
-    split: str,
-    shown: Sequence[str],
+    directory: pathlib.Path, part: Part, *, update: int, split: str, first: bool
 ) -> None:
-    """Adds an evaluation to `eval.jsonl` in one write, and excerpts to `samples/`."""
+    """Adds a part to `eval.jsonl` in one write, and excerpts to `samples/`.
+
+    Args:
+      directory: of the run.
+      part: what to write.
+      update: whose parameters were evaluated.
+      split: name of the held-out problems.
+      first: whether the evaluation begins with it.
+    """
     folder = directory / "samples"
     folder.mkdir(exist_ok=True)
-    text = "\n".join(shown)
-    (folder / f"{update:06d}-{split}.md").write_text(text, encoding="utf-8")
-    jsonl.extend(directory / "eval.jsonl", rows(evaluation, update=update, split=split))
+    if part.texts:
+        file = folder / f"{update:06d}-{split}.md"
+        with file.open("w" if first else "a", encoding="utf-8") as samples:
+            samples.write(("" if first else "\n") + excerpts(part))
+    found = rows(part.evaluation, update=update, split=split)
+    jsonl.extend(directory / "eval.jsonl", found)
 
 
-def matrix(directory: pathlib.Path, update: int, split: str = SPLIT) -> np.ndarray:
-    """Reads `[M, N] bool` of one evaluation back; `[0, 0]` where there is none."""
+def read(directory: pathlib.Path, update: int, split: str) -> Evaluation | None:
+    """Reads what is on disk of one evaluation; None where there is nothing.
+
+    Raises:
+      ValueError: its rows do not have the same number of samples.
+    """
+    path = directory / "eval.jsonl"
     found = [
-        row["correct"]
-        for row in jsonl.read(directory / "eval.jsonl")
+        row
+        for row in jsonl.read(path)
         if row["update"] == update and row["split"] == split
     ]
-    return np.array(found, bool) if found else np.zeros((0, 0), bool)
+    if not found:
+        return None
+    if len({len(row["correct"]) for row in found}) > 1:
+        raise ValueError(
+            f"{path}: problems of update {update} have different numbers of samples;"
+            " restore the file or evaluate again"
+        )
+
+    def matrix(name: str, kind: type) -> np.ndarray:
+        return np.array([row[name] for row in found], kind)
+
+    def column(name: str) -> tuple[str, ...]:
+        return tuple(row.get(name, "") for row in found)
+
+    return Evaluation(
+        ids=column("id"),
+        correct=matrix("correct", bool),
+        errors=matrix("errors", bool),
+        answers=tuple(tuple(row["answers"]) for row in found),
+        lengths=matrix("lengths", int),
+        truncated=matrix("truncated", bool),
+        golds=column("gold"),
+        levels=column("level"),
+        subjects=column("subject"),
+    )
+
+
+def take(whole: Evaluation, places: Sequence[int]) -> Evaluation:
+    """Returns the problems at `places`, in that order."""
+
+    def some(column: tuple) -> tuple:
+        return tuple(column[i] for i in places)
+
+    return Evaluation(
+        ids=some(whole.ids),
+        correct=whole.correct[places],
+        errors=whole.errors[places],
+        answers=some(whole.answers),
+        lengths=whole.lengths[places],
+        truncated=whole.truncated[places],
+        golds=some(whole.golds),
+        levels=some(whole.levels),
+        subjects=some(whole.subjects),
+    )
+
+
+def whole_parts(count: int, *, total: int, batch: int) -> int:
+    """Returns how many of `count` recorded problems make whole parts."""
+    return count if count == total else count // batch * batch
+
+
+def cut_off(charges: Sequence[Charge], update: int, num_parts: int) -> set[int]:
+    """Returns the places of the charges of an evaluation's part without an end.
+
+    A part ends with its verifier's row and the host's after it.
+
+    Args:
+      charges: a ledger.
+      update: whose evaluation it is.
+      num_parts: how many parts are on disk.
+    """
+    places = [
+        i
+        for i, row in enumerate(charges)
+        if row.update == update and row.phase == Phase.EVAL
+    ]
+    ends = [n for n, i in enumerate(places) if charges[i].role == "verifier"]
+    kept = ends[num_parts - 1] + 2 if num_parts else 0
+    return set(places[kept:])
 
 
 def sentence(name: str, correct: np.ndarray) -> str:

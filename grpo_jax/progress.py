@@ -101,6 +101,8 @@ class Progress:
         self._pending = False
         self._accuracy: float | None = None
         self._seconds: collections.deque[float] = collections.deque(maxlen=20)
+        self._evaluation = self._done = self._total = 0
+        self._each: list[float] = []
         self._live = self._stream.isatty()
 
     def update(self, row: Mapping[str, Any]) -> None:
@@ -131,15 +133,37 @@ class Progress:
         ]
         self.note(" | ".join(part for part in parts if part))
 
-    def evaluating(self, update: int, done: int) -> None:
-        """Shows how far an evaluation is.
+    def begin_evaluation(self, update: int, done: int, total: int) -> None:
+        """Starts the clock of an evaluation.
 
         Args:
           update: whose parameters are evaluated.
-          done: problems answered so far.
+          done: problems answered by an earlier process.
+          total: problems in all.
         """
-        self.note(f"evaluating after update {update}: {done} problems")
-        self._last = self._now()  # an evaluation is no part of the next update
+        self._evaluation, self._done, self._total = update, done, total
+        self._each, self._last = [], self._now()
+
+    def evaluating(self, problems: int, generated: int) -> None:
+        """Shows how far the evaluation is.
+
+        Args:
+          problems: answered since the last call.
+          generated: tokens sampled since the last call.
+        """
+        now = self._now()
+        seconds, self._last = now - self._last, now
+        self._done += problems
+        self._each.append(seconds / problems)
+        left = statistics.median(self._each) * (self._total - self._done)
+        speed = f"{generated / seconds:,.0f}" if seconds > 0 else "?"
+        parts = [
+            f"evaluating after update {self._evaluation}",
+            f"{self._done}/{self._total} problems",
+            f"{speed} tokens/s",
+            f"{duration(left)} to go" if left else "",
+        ]
+        self.note(" | ".join(part for part in parts if part))
 
     def evaluated(self, accuracy: float) -> None:
         """Remembers the accuracy of an evaluation, shown from now on."""

@@ -1,16 +1,19 @@
 """From a question to prompt ids, and the ids that end an answer.
 
-A template is a function of a tokenizer and a question. `plain` gives a base model the
-question alone; `chat` renders the tokenizer's own chat template, which writes every
-special token itself, so nothing is added when the text is encoded.
+A template is a function of a tokenizer and a question. `plain` is the question alone;
+`base` writes questions and answers as text, for a model that never saw a chat; `chat`
+renders the tokenizer's own chat template, which writes every special token itself, so
+nothing is added when the text is encoded.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeAlias
 
 from grpo_jax import tokens
-from grpo_jax.base import Problem
+from grpo_jax.base import Problem, Verdict
+from grpo_jax.splits import Check
 from grpo_jax.tokens import Tokenizer
 
 Template: TypeAlias = Callable[[Tokenizer, str], list[int]]
@@ -19,12 +22,61 @@ Examples: TypeAlias = Sequence[tuple[str, str]]  # (question, worked answer)
 # (question, instruction, worked examples) -> the messages up to the answer
 Layout: TypeAlias = Callable[[str, str, Examples], list[Message]]
 
+QUESTION, ANSWER = "Question:", "Answer:"  # marks of the base template
+# Llama 3.2's template writes today's date, and a prompt must not change overnight. This
+# is the day that it writes where it cannot read the clock.
+_TODAY = "26 Jul 2024"
 _SHOWN = 3  # offenders named in an error
 
 
 def plain(tokenizer: Tokenizer, question: str) -> list[int]:
-    """Ids of the question, after a BOS where the tokenizer puts one before text."""
-    return list(tokenizer(question)["input_ids"])
+    """Ids of the question, after one BOS where the tokenizer puts one before text."""
+    ids = tokens.encode(tokenizer, question)
+    bos = [i for i in tokenizer("")["input_ids"] if i == tokenizer.bos_token_id]
+    return ids if ids[:1] == bos else [*bos, *ids]
+
+
+def base(
+    *, system: str = "", instruction: str = "", examples: Examples = ()
+) -> Template:
+    """Text for a base model: worked examples, then the question, up to `Answer:`.
+
+    Parts are a blank line apart, and the instruction ends every question. There is no
+    space after `Answer:`, since the first token of a word holds the space before it.
+
+    Args:
+      system: what stands before everything else.
+      instruction: how to answer, as text after the question.
+      examples: worked examples.
+    """
+
+    def ask(question: str) -> str:
+        return f"{QUESTION} {_join(question, instruction)}\n{ANSWER}"
+
+    before = [system, *(f"{ask(asked)} {answer}" for asked, answer in examples)]
+
+    def template(tokenizer: Tokenizer, question: str) -> list[int]:
+        return plain(tokenizer, _join(*before, ask(question)))
+
+    return template
+
+
+def before_next_question(response: str) -> str:
+    """What answers the question: the response up to a line that begins `Question:`.
+
+    A base model that has answered goes on with questions of its own, and the last box
+    is then not the answer. The first line stands after `Answer:` and is never cut.
+    """
+    return response.split(f"\n{QUESTION}", 1)[0]
+
+
+def of_first_answer(check: Check) -> Check:
+    """The same check, which reads a response up to its next question."""
+    return functools.partial(_check_first_answer, check)
+
+
+def _check_first_answer(check: Check, response: str, problem: Problem) -> Verdict:
+    return check(before_next_question(response), problem)
 
 
 def as_turns(question: str, instruction: str, examples: Examples) -> list[Message]:
@@ -76,11 +128,25 @@ def _render(tokenizer: Tokenizer, messages: list[Message], **options) -> str:
     if not tokenizer.chat_template:
         raise ValueError(
             f"the tokenizer {tokenizer.name_or_path!r} has no chat template and "
-            "the prompt style is chat; use the plain style"
+            "the prompt style is chat; use the base style"
         )
-    # Templates that do not know of thinking ignore the option.
+    # Templates that know nothing of thinking or of dates ignore these.
     return tokenizer.apply_chat_template(
-        messages, tokenize=False, enable_thinking=False, **options
+        messages,
+        tokenize=False,
+        enable_thinking=False,
+        date_string=_TODAY,
+        **options,
+    )
+
+
+def encode(
+    problems: Iterable[Problem], template: Template, tokenizer: Tokenizer
+) -> tuple[Problem, ...]:
+    """Problems with their prompt ids, whatever their length; old ids are replaced."""
+    return tuple(
+        dataclasses.replace(p, prompt=tuple(map(int, template(tokenizer, p.question))))
+        for p in problems
     )
 
 
@@ -95,26 +161,29 @@ def encode_all(
       tokenizer: a `transformers` tokenizer.
       limit: the most tokens a prompt may have.
     """
-    encoded = tuple(
-        dataclasses.replace(p, prompt=tuple(map(int, template(tokenizer, p.question))))
-        for p in problems
-    )
+    encoded = encode(problems, template, tokenizer)
+    check_known(encoded, tokenizer)
+    check_lengths(encoded, limit)
+    return encoded
+
+
+def check_known(problems: Sequence[Problem], tokenizer: Tokenizer) -> None:
+    """Raises if a prompt holds a character that the tokenizer has no token for."""
     unknown = tokenizer.unk_token_id
     # Tokenizers without a token of its own for the unknown reuse the end of text.
-    if unknown is not None and unknown not in (
+    if unknown is None or unknown in (
         tokenizer.eos_token_id,
         tokenizer.bos_token_id,
         tokenizer.pad_token_id,
     ):
-        lost = [p for p in encoded if unknown in p.prompt]
-        if lost:
-            raise ValueError(
-                f"{len(lost)} of {len(encoded)} prompts hold characters that the "
-                f"tokenizer does not know ({lost[0].id}: {lost[0].question!r}); "
-                "use another tokenizer or remove them"
-            )
-    check_lengths(encoded, limit)
-    return encoded
+        return
+    lost = [p for p in problems if unknown in p.prompt]
+    if lost:
+        raise ValueError(
+            f"{len(lost)} of {len(problems)} prompts hold characters that the "
+            f"tokenizer does not know ({lost[0].id}: {lost[0].question!r}); "
+            "use another tokenizer or remove them"
+        )
 
 
 def check_lengths(problems: Sequence[Problem], limit: int) -> None:

@@ -12,8 +12,8 @@ from typing import IO
 import jax
 
 from budgets import jsonl, ledger
-from budgets.ledger import Phase
 from grpo_jax import config as configuration
+from grpo_jax import evaluation
 from grpo_jax.config import Config
 
 PACKAGES = ("grpo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
@@ -97,14 +97,24 @@ class RunDirectory:
             if ours and int(number) > update:
                 file.unlink()
 
-    def lose_evaluation(self, update: int) -> None:
-        """Drops an evaluation without an end; its charges go to `lost.jsonl`."""
-        jsonl.keep(self.path / "eval.jsonl", lambda row: row["update"] != update)
-        ledger.restore(
-            self.path / "ledger.jsonl",
-            update,
-            unfinished=lambda row: row.phase == Phase.EVAL and row.update == update,
-        )
+    def keep_whole_parts(self, update: int, *, total: int, batch: int) -> None:
+        """Drops the part of an evaluation that has no end; its charges are lost.
+
+        Args:
+          update: whose evaluation it is.
+          total: problems of a whole evaluation.
+          batch: problems of a part.
+        """
+        path, seen = self.path / "eval.jsonl", 0
+        for row in jsonl.read(path):
+            seen += row["update"] == update
+        whole = evaluation.whole_parts(seen, total=total, batch=batch)
+        places = iter(range(seen))
+        jsonl.keep(path, lambda row: row["update"] != update or next(places) < whole)
+        book = self.path / "ledger.jsonl"
+        charges, num_parts = ledger.Ledger.read(book).rows, -(-whole // batch)
+        unfinished = evaluation.cut_off(charges, update, num_parts)
+        ledger.restore(book, update, unfinished=unfinished)
 
     def close(self) -> None:
         """Lets other processes use the directory."""

@@ -22,6 +22,7 @@ from grpo_jax import (
 from grpo_jax.base import Functions, Key, Problem
 from grpo_jax.config import Config
 from grpo_jax.meter import Sampler
+from grpo_jax.splits import Count
 
 
 class Setup(NamedTuple):
@@ -57,10 +58,15 @@ class Setup(NamedTuple):
         return self.train.row_sharding
 
 
-def prepare(config: Config) -> Setup:
+def prepare(config: Config, *, trains: bool = True) -> Setup:
     """Describes the model, makes the problems, and refuses what cannot run.
 
     Weights are not read here: a run that resumes has its own.
+
+    Args:
+      config: of the run.
+      trains: False leaves the training problems out, and prompts are as wide as those
+        of the evaluation.
 
     Raises:
       ValueError: one line that says what was seen, the rule, and the remedy.
@@ -70,21 +76,11 @@ def prepare(config: Config) -> Setup:
     mesh = sharding.make_mesh(config.mesh.data, config.mesh.fsdp, config.mesh.tensor)
     root = keys.root(config.seed)
     model, tokenizer = describe_model(config)
-    task = build.task(config)
-    shown = {tasks.text_identity(asked) for asked, _ in config.prompt.examples}
-    task = task._replace(
-        train=_without(task.train, shown), evaluation=_without(task.evaluation, shown)
-    )
+    task = _encoded(config, build.task(config), model, tokenizer, trains)
     stop_ids = prompts.stop_ids(tokenizer, model.stop_ids)
-    template, most = build.template(config), config.sampling.max_prompt_tokens
-    train, evaluation = (
-        prompts.encode_all(
-            problems, template, tokenizer, limit=most or model.max_positions
-        )
-        for problems in (task.train, task.evaluation)
-    )
-    width = most or max(len(p.prompt) for p in (*train, *evaluation))
-    limit = max(config.sampling.max_new_tokens, evaluation_limit(config))
+    longest = max(len(p.prompt) for p in (*task.train, *task.evaluation))
+    width = config.sampling.max_prompt_tokens or longest
+    limit = max(config.sampling.max_new_tokens * trains, evaluation_limit(config))
     if width + limit > model.max_positions:
         raise ValueError(
             f"prompts of {width} tokens and {limit} new ones exceed the"
@@ -98,6 +94,7 @@ def prepare(config: Config) -> Setup:
         row_sharding=_rows(mesh),
     )
     how, wanted = config.sampling, config.evaluation
+    together = min(wanted.batch_prompts, len(task.evaluation))
     return Setup(
         config=config,
         root=root,
@@ -109,7 +106,7 @@ def prepare(config: Config) -> Setup:
             remat=config.model.remat,
         ),
         tokenizer=tokenizer,
-        task=task._replace(train=train, evaluation=evaluation),
+        task=task,
         train=sampler(
             decoding=rollout.decoding(how.temperature),
             rows=how.prompts_per_update,
@@ -120,12 +117,41 @@ def prepare(config: Config) -> Setup:
             decoding=rollout.decoding(
                 wanted.temperature, wanted.top_k, wanted.top_p, wanted.min_p
             ),
-            rows=min(wanted.batch_prompts, len(evaluation)),
+            rows=together,
             max_new_tokens=evaluation_limit(config),
-            prompt_sharding=_prompts(mesh, min(wanted.batch_prompts, len(evaluation))),
+            prompt_sharding=_prompts(mesh, together),
         ),
         shape=build.model_shape(model),
     )
+
+
+def _encoded(
+    config: Config,
+    task: tasks.Task,
+    model: models.ModelConfig,
+    tokenizer: Any,
+    trains: bool,
+) -> tasks.Task:
+    """The task with prompts; its worked examples are on neither side."""
+    examples = build.examples(config, task)
+    shown = {tasks.text_identity(asked) for asked, _ in examples}
+    template = build.template(config, examples)
+    most = config.sampling.max_prompt_tokens or model.max_positions
+    train, counts = (), task.counts
+    if trains:
+        train = prompts.encode(_without(task.train, shown), template, tokenizer)
+        if config.task.name == "dataset":
+            # Nobody reads through a published data set to find the long ones.
+            fitting = tuple(p for p in train if len(p.prompt) <= most)
+            long = len(train) - len(fitting)
+            counts = (*counts, Count(f"train: prompts over {most} tokens", long))
+            train = fitting
+        prompts.check_known(train, tokenizer)
+        prompts.check_lengths(train, most)
+    evaluation = prompts.encode_all(
+        _without(task.evaluation, shown), template, tokenizer, limit=most
+    )
+    return task._replace(train=train, evaluation=evaluation, counts=counts)
 
 
 def _without(problems: Sequence[Problem], shown: Set[str]) -> tuple[Problem, ...]:

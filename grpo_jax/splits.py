@@ -59,6 +59,45 @@ def problem_id(task: str, question: str) -> str:
     return f"{task}/{hashlib.sha256(text).hexdigest()[:12]}"
 
 
+def text_rank(question: str, purpose: str) -> bytes:
+    """A pseudo-random rank of a question: its identity and the purpose decide it alone.
+
+    Ranks for different purposes are independent, so that a share held out, a half and
+    a subset do not favour each other's problems.
+    """
+    text = f"{purpose}\n{text_identity(question)}"
+    return hashlib.sha256(text.encode("utf-8", "replace")).digest()
+
+
+def in_share(question: str, share: float) -> bool:
+    """Whether a question is among the `share` held out, whatever others there are."""
+    rank = int.from_bytes(text_rank(question, "holdout")[:8], "big")
+    return rank < share * 2**64
+
+
+def ranked(problems: Iterable[Problem], purpose: str) -> tuple[Problem, ...]:
+    """Problems in the order of their ranks, whatever order they came in."""
+    return tuple(sorted(problems, key=lambda p: text_rank(p.question, purpose)))
+
+
+def half(problems: Iterable[Problem], name: str) -> frozenset[str]:
+    """Ids of one of the two fixed halves of some problems.
+
+    They are the lower and the upper ranks: equal in size, but for one problem more in
+    `1H` where the number is odd, and the same whatever the seed and the order.
+
+    Args:
+      problems: distinct ones; another set of them has other halves.
+      name: `1H` or `2H`.
+    """
+    if name not in ("1H", "2H"):
+        raise ValueError(f"half={name!r} must be '1H' or '2H'; choose one")
+    order = ranked(problems, "half")
+    middle = (len(order) + 1) // 2
+    kept = order[:middle] if name == "1H" else order[middle:]
+    return frozenset(p.id for p in kept)
+
+
 def permuted(rng: random.Random, size: int) -> Iterator[int]:
     """Yields 0 .. size - 1 in a random order, in memory for what was yielded only."""
     moved: dict[int, int] = {}  # Fisher-Yates, storing only the places that changed

@@ -21,10 +21,9 @@ from grpo_jax import (
     checkpoint,
     config,
     evaluation,
-    keys,
+    evaluator,
     learner,
     loop,
-    metrics,
     pretrain,
     rundir,
     setup,
@@ -77,7 +76,7 @@ def train(parts: setup.Setup, params: Params | None, kept: Books) -> None:
         _evaluate(parts, kept, point, signals)
         if not point.over:
             point = _updates(parts, kept, point, signals)
-        _conclude(kept, point.update)
+        _conclude(parts, kept, point.update)
     finally:
         kept.close()
 
@@ -190,34 +189,22 @@ def _due(wanted: config.Config, point: Point) -> bool:
 
 
 def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -> None:
-    """Evaluates if it is due and not done; `eval.jsonl` grows by whole evaluations."""
-    number, problems = point.update, parts.task.evaluation
-    if not _due(parts.config, point):
-        return
-    if len(evaluation.matrix(kept.path, number)) == len(problems):
+    """Evaluates if it is due, and not done before."""
+    number = point.update
+    before = evaluation.read(kept.path, number, parts.task.split)
+    done = before is not None and len(before.ids) == len(parts.task.evaluation)
+    if not _due(parts.config, point) or done:
         return
     signals.obey()
-    kept.meter.begin(number, between=Phase.EVAL)
-    pieces, shown, done = [], [], 0
-    for piece in evaluation.parts(
-        kept.meter.services(parts.evaluation),
+    whole = evaluator.run(
+        parts,
         point.state.params,
-        problems,
-        num_samples=parts.config.evaluation.samples,
-        batch=parts.evaluation.rows,
-        key=keys.at(parts.root, keys.Stream.EVALUATE, number),
-        decode=setup.decoder(parts),
-    ):
-        pieces.append(piece.evaluation)
-        shown += evaluation.excerpts(piece, most=8 - len(shown))
-        done += len(piece.problems)
-        kept.progress.evaluating(number, done)
-        if done < len(problems):
-            signals.obey()
-    whole = evaluation.joined(pieces)
-    kept.meter.idle()
-    split = evaluation.SPLIT
-    evaluation.record(kept.path, whole, update=number, split=split, shown=shown)
+        path=kept.path,
+        update=number,
+        meter=kept.meter,
+        progress=kept.progress,
+        obey=signals.obey,
+    )
     accuracy = stats.mean_at_n(whole.correct)
     kept.progress.evaluated(accuracy)
     kept.writers.scalars(number, {"accuracy": accuracy}, kind="evaluation")
@@ -225,26 +212,27 @@ def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -
         evaluation.sentence(f"update {number}", whole.correct)
         + f", {whole.truncated.mean():.1%} truncated"
     )
-    shares = {
-        "update": number,
-        "truncated_share": float(whole.truncated.mean()),
-        "grader_error_share": float(whole.errors.mean()),
-    }
-    for warning in metrics.alarms(shares, parts.config.alarms):
+    for warning in evaluator.warnings(whole, number, parts.config):
         kept.say(f"warning: evaluation after {warning}")
 
 
-def _conclude(kept: Books, update: int) -> None:
+def _conclude(parts: setup.Setup, kept: Books, update: int) -> None:
     """Prints what the run came to: base, final and paired accuracy, and its cost."""
     kept.progress.close()
-    base, final = evaluation.matrix(kept.path, 0), evaluation.matrix(kept.path, update)
+    base, final = (
+        evaluation.read(kept.path, number, parts.task.split) for number in (0, update)
+    )
+    if final is None:
+        raise ValueError(
+            f"{kept.path / 'eval.jsonl'} lacks the last evaluation; restore the file"
+        )
     spent, apart = kept.ledger.total(), kept.ledger.by_phase()
-    if base.shape == final.shape:
-        print(evaluation.sentence("base ", base))
-        print(evaluation.sentence("final", final))
-        print(evaluation.comparison(final, base))
+    if base is not None and base.ids == final.ids:
+        print(evaluation.sentence("base ", base.correct))
+        print(evaluation.sentence("final", final.correct))
+        print(evaluation.comparison(final.correct, base.correct))
     else:
-        print(evaluation.sentence("final", final))
+        print(evaluation.sentence("final", final.correct))
         print(
             "gain: unknown, since eval.jsonl has no base evaluation of these problems"
         )

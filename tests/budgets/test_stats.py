@@ -80,3 +80,18 @@ def test_pairing_removes_what_problems_share():
     assert result == (0.0, 0.0)
     with pytest.raises(ValueError, match="400 and 399"):
         stats.paired_difference(a, a[1:])
+
+
+def test_groups_are_sorted_and_each_is_the_accuracy_of_its_problems():
+    found = stats.per_group(X, ["b", "a", "b"])
+    assert list(found) == ["a", "b"]
+    assert found["a"].num_problems == 1
+    assert found["a"].mean == pytest.approx(1 / 4, abs=1e-15)
+    assert found["a"].errors.over_problems is None
+    assert found["b"].num_problems == 2
+    assert found["b"].mean == pytest.approx(3 / 4, abs=1e-15)
+    assert found["b"].errors == stats.standard_errors(X[[0, 2]])
+    weighed = sum(g.num_problems * g.mean for g in found.values()) / 3
+    assert weighed == pytest.approx(stats.mean_at_n(X), abs=1e-15)
+    with pytest.raises(ValueError, match="2 groups for 3 problems"):
+        stats.per_group(X, ["a", "b"])

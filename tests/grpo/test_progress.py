@@ -149,8 +149,27 @@ def test_an_evaluation_is_no_part_of_the_next_update():
     book = Ledger(budget=Budget(updates=10))
     progress = Progress(book, stream=stream, every=0.0, now=lambda: time["now"])
     time["now"] = 500.0
-    progress.evaluating(0, 64)
-    time["now"] = 502.0
+    progress.begin_evaluation(0, 0, 64)
+    time["now"] = 600.0
+    progress.evaluating(64, 500)
+    progress.evaluated(0.5)
+    time["now"] = 602.0
     row = {"reward": 0.0, "truncated_share": 0.0, "tokens_generated": 100}
     progress.update(row | {"update": 1})
     assert "| 50 tokens/s |" in stream.getvalue()
+
+
+def test_an_evaluation_shows_its_speed_and_what_is_left():
+    stream, time = io.StringIO(), {"now": 0.0}
+    progress = Progress(Ledger(), stream=stream, every=0.0, now=lambda: time["now"])
+    progress.begin_evaluation(3, 20, 100)  # 20 of 100 problems by an earlier process
+    # Seconds per problem of the parts: 3 (which compiles), 1, 1; the median is 1.
+    for seconds in (60.0, 20.0, 20.0):
+        time["now"] += seconds
+        progress.evaluating(20, 400)
+    assert stream.getvalue().splitlines()[-1] == (
+        "evaluating after update 3 | 80/100 problems | 20 tokens/s | 20s to go"
+    )
+    time["now"] += 20.0
+    progress.evaluating(20, 400)
+    assert "to go" not in stream.getvalue().splitlines()[-1]

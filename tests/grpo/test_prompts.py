@@ -1,41 +1,18 @@
-import functools
-import pathlib
-
 import pytest
 
 from grpo_jax import prompts, tokens
-from grpo_jax.base import Problem
-
-TOKENIZERS = pathlib.Path(__file__).parents[2].parent / "shared/tokenizers"
-FAMILIES = ("qwen3", "qwen2_5", "llama3_1", "smollm2")
-EXAMPLES = [("What is 12 + 34?", r"\boxed{46}"), ("What is 50 + 21?", r"\boxed{71}")]
-needs_tokenizers = pytest.mark.skipif(
-    not TOKENIZERS.exists(), reason="needs the shared tokenizers"
+from tests.grpo.prompt_cases import (
+    BOX,
+    EXAMPLES,
+    FAMILIES,
+    TOKENIZERS,
+    characters,
+    chat_tokenizer,
+    load,
+    needs_tokenizers,
+    problem,
+    read,
 )
-
-
-@functools.cache
-def load(name):
-    import transformers
-
-    return transformers.AutoTokenizer.from_pretrained(TOKENIZERS / name)
-
-
-@functools.cache
-def characters():
-    return tokens.character_tokenizer()
-
-
-def problem(question, name="p"):
-    return Problem(id=name, question=question, answer="1")
-
-
-def chat_tokenizer(template):
-    """The character tokenizer with a chat template, to try one out."""
-    tokenizer = tokens.character_tokenizer()
-    tokenizer.chat_template = template
-    return tokenizer
-
 
 TURNS = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
@@ -92,21 +69,81 @@ def test_chat_prompts_equal_the_templates_own_ids(name):
 
 @needs_tokenizers
 @pytest.mark.parametrize("name", FAMILIES)
-def test_bos_is_written_once_where_there_is_one(name):
+@pytest.mark.parametrize("template", [prompts.plain, prompts.base(), prompts.chat()])
+def test_bos_is_written_once_where_there_is_one(name, template):
     tokenizer = load(name)
-    for template in (prompts.plain, prompts.chat()):
-        ids = template(tokenizer, "What is 1 + 2?")
-        if name == "llama3_1":
-            assert ids[0] == tokenizer.bos_token_id
-            assert ids.count(tokenizer.bos_token_id) == 1
-        elif template is prompts.plain:
-            assert tokenizer.decode(ids) == "What is 1 + 2?"
+    ids = template(tokenizer, "What is 1 + 2?")
+    if name == "llama3_1":
+        assert ids[0] == tokenizer.bos_token_id
+        assert ids.count(tokenizer.bos_token_id) == 1
+    else:
+        # SmolLM2 calls its start of turn BOS and puts none before text.
+        assert tokenizer("")["input_ids"] == []
+    if template is prompts.plain:
+        assert ids == tokenizer("What is 1 + 2?")["input_ids"]
 
 
 @needs_tokenizers
-def test_thinking_is_off_in_qwen3():
-    text = load("qwen3").decode(prompts.chat()(load("qwen3"), "Q"))
+def test_text_that_begins_with_bos_gets_no_second_one():
+    tokenizer = load("llama3_1")
+    template = prompts.base(system=tokenizer.bos_token + "Solve.")
+    ids = template(tokenizer, "Q")
+    assert ids == prompts.base(system="Solve.")(tokenizer, "Q")
+    assert ids.count(tokenizer.bos_token_id) == 1
+
+
+@needs_tokenizers
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        (
+            "qwen3",
+            "<|im_start|>user\nQ\n\n{box}<|im_end|>\n"
+            "<|im_start|>assistant\n<think>\n\n</think>\n\n",
+        ),
+        (
+            "qwen2_5",
+            "<|im_start|>system\nYou are Qwen, created by Alibaba Cloud."
+            " You are a helpful assistant.<|im_end|>\n"
+            "<|im_start|>user\nQ\n\n{box}<|im_end|>\n<|im_start|>assistant\n",
+        ),
+        (
+            "llama3_1",
+            "<|begin_of_text|><|start_header_id|>user<|end_header_id|>\n\n"
+            "Q\n\n{box}<|eot_id|><|start_header_id|>assistant<|end_header_id|>\n\n",
+        ),
+        (
+            "smollm2",
+            "<|im_start|>system\nYou are a helpful AI assistant named SmolLM,"
+            " trained by Hugging Face<|im_end|>\n"
+            "<|im_start|>user\nQ\n\n{box}<|im_end|>\n<|im_start|>assistant\n",
+        ),
+    ],
+)
+def test_the_chat_prompt_of_each_model_as_text(name, expected):
+    ids = prompts.chat(instruction=BOX)(load(name), "Q")
+    # A system message is the template's own where none is given.
+    assert read(load(name), ids) == expected.replace("{box}", BOX)
+
+
+@needs_tokenizers
+@pytest.mark.parametrize("layout", [prompts.as_turns, prompts.in_message])
+def test_thinking_is_off_in_qwen3_with_worked_examples_too(layout):
+    template = prompts.chat(instruction=BOX, examples=EXAMPLES, layout=layout)
+    text = read(load("qwen3"), template(load("qwen3"), "Q"))
     assert text.endswith("<|im_start|>assistant\n<think>\n\n</think>\n\n")
+    assert text.count("<think>") == 1
+
+
+def test_a_template_that_writes_the_date_writes_one_day_for_ever():
+    dated = chat_tokenizer(
+        "{% if not date_string is defined %}{% if strftime_now is defined %}"
+        '{% set date_string = strftime_now("%d %b %Y") %}{% else %}'
+        '{% set date_string = "no clock" %}{% endif %}{% endif %}'
+        "[{{ date_string }}]" + TURNS
+    )
+    text = dated.decode(prompts.chat()(dated, "Q"))
+    assert text == "[26 Jul 2024][user]Q"
 
 
 @needs_tokenizers

@@ -1,0 +1,204 @@
+"""`grpo-jax evaluate`: sampled-answer accuracy of a model, and what it is worth.
+
+It needs no training: a model, problems, and how to sample. It resumes its directory as
+a run does, and `--against` compares two evaluations problem by problem.
+"""
+
+import argparse
+import dataclasses
+import pathlib
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from budgets.labels import Labels
+from budgets.ledger import Ledger, Phase
+from grpo_jax import (
+    books,
+    checkpoint,
+    config,
+    evaluator,
+    fingerprints,
+    models,
+    readings,
+    rewards,
+    rundir,
+    scores,
+    setup,
+    states,
+)
+from grpo_jax.base import Params
+from grpo_jax.command import (
+    DONE,
+    INTERRUPTED,
+    STOPPED_ITSELF,
+    TERMINATED,
+    one_line,
+    user_faults,
+)
+from grpo_jax.compilations import Watch
+from grpo_jax.config import Config
+from grpo_jax.progress import Progress
+from grpo_jax.signals import Signals, Terminated
+
+
+class Subject(NamedTuple):
+    """What is evaluated.
+
+    Attributes:
+      config: the configuration, with the model's section replaced by this model.
+      run: directory of a run, whose latest checkpoint is read; None for a model.
+      update: the checkpoint's number; 0 for a model.
+    """
+
+    config: Config
+    run: pathlib.Path | None
+    update: int
+
+
+def subject(model: str, settings: Config) -> Subject:
+    """Returns what `model` names: a run directory, or anything `models.load` takes."""
+    run = pathlib.Path(model).expanduser()
+    if not (run / "config.toml").exists():
+        section = dataclasses.replace(settings.model, path=model)
+        return Subject(_of_model(settings, section), None, 0)
+    number = checkpoint.latest(run / "checkpoints")
+    if number is None:
+        raise ValueError(f"{run} has no checkpoint yet; train it for longer")
+    section = config.load(run / "config.toml").model
+    return Subject(_of_model(settings, section), run, number)
+
+
+def _of_model(settings: Config, section: Any) -> Config:
+    # Nothing is trained here, so an embedded model's pretraining is none of it.
+    pretrain = dataclasses.replace(settings.pretrain, updates=0)
+    return dataclasses.replace(settings, model=section, pretrain=pretrain)
+
+
+def load(of: Subject, parts: setup.Setup) -> Params:
+    """Reads the parameters."""
+    if of.run is None:
+        return states.load_params(parts)
+    like = models.abstract(parts.model, mesh=parts.mesh)
+    return checkpoint.read_params(of.run / "checkpoints", of.update, like)
+
+
+def evaluate(
+    of: Subject,
+    parts: setup.Setup,
+    directory: rundir.RunDirectory,
+    params: Params,
+    against: tuple[pathlib.Path, Any] | None,
+) -> None:
+    """Evaluates what is left, writes `evaluation.json`, and prints it."""
+    signals, path = Signals(), directory.path
+    ledger, watch = Ledger(path / "ledger.jsonl"), Watch()
+    progress = Progress(ledger)
+    try:
+        whole = evaluator.run(
+            parts,
+            params,
+            path=path,
+            update=of.update,
+            meter=books.make_meter(parts, ledger, watch, Labels()),
+            progress=progress,
+            obey=signals.obey,
+        )
+    finally:
+        progress.close()
+        watch.close()
+    numbers = {
+        "model": str(of.run or of.config.model.path),
+        "update": of.update,
+        "split": parts.task.split,
+        "decoding": dataclasses.asdict(of.config.evaluation)
+        | {"max_new_tokens": parts.evaluation.max_new_tokens},
+        "seed": of.config.seed,
+        **scores.summary(whole, equal=rewards.same),
+    }
+    print(f"model: {numbers['model']}" + (f", update {of.update}" if of.run else ""))
+    for line in scores.lines(parts.task.split, whole, numbers):
+        print(line)
+    for warning in evaluator.warnings(whole, of.update, of.config):
+        print(f"warning: {warning}")
+    if against is not None:
+        numbers["against"] = _compare(whole, *against, of.config)
+    if parts.task.locked:
+        noted = pathlib.Path(of.config.data.readings).expanduser()
+        numbers["readings"] = readings.count(noted, parts.task.split)
+        print(f"{parts.task.split} is locked; readings so far: {numbers['readings']}")
+    spent = ledger.by_phase()[Phase.EVAL]
+    scores.write(path / "evaluation.json", numbers)
+    print(
+        f"spent: {spent.generated:,} generated tokens,"
+        f" {spent.device_seconds:.0f} device-seconds"
+    )
+    print(f"evaluation: {path}")
+
+
+def _compare(whole, path: pathlib.Path, theirs, settings: Config) -> dict[str, Any]:
+    numbers = scores.comparison(whole, theirs)
+    print(scores.comparison_line(str(path), numbers))
+    for option in scores.differing(path, settings):
+        print(f"note: evaluated under another {option}")
+    return {"run": str(path), **numbers}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the subcommand; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="grpo-jax evaluate",
+        description=(__doc__ or "").splitlines()[0],
+        epilog="grpo_jax/config_schema.py lists every option with its unit",
+    )
+    parser.add_argument(
+        "model", help="a model directory, GGUF file or known name, or a run directory"
+    )
+    parser.add_argument("config", help="a TOML file")
+    parser.add_argument("overrides", nargs="*", metavar="section.field=value")
+    parser.add_argument(
+        "--against", type=pathlib.Path, metavar="RUN", help="an evaluation to compare"
+    )
+    wanted = parser.parse_intermixed_args(argv)
+    try:
+        with user_faults():
+            name = pathlib.Path(wanted.model.rstrip("/")).name
+            settings = config.load(
+                wanted.config, wanted.overrides, prefix=f"eval-{name}-"
+            )
+            of = subject(wanted.model, settings)
+            home = pathlib.Path(settings.run.dir).expanduser()
+            directory = rundir.RunDirectory(home, of.config)
+            parts = setup.prepare(of.config, trains=False)
+            against = None
+            if wanted.against is not None:
+                ids = tuple(p.id for p in parts.task.evaluation)
+                against = (
+                    wanted.against,
+                    scores.other(wanted.against, parts.task.split, ids),
+                )
+            params = load(of, parts)
+            directory.claim(of.config)
+            if of.run is None:
+                fingerprints.claim(home / "model.json", of.config.model.path)
+            directory.keep_whole_parts(
+                of.update,
+                total=len(parts.task.evaluation),
+                batch=parts.evaluation.rows,
+            )
+        rundir.write_environment(home / "environment.json", of.config)
+        evaluate(of, parts, directory, params, against)
+    except Terminated:
+        print("stopped by SIGTERM; the same command resumes", file=sys.stderr)
+        return TERMINATED
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes", file=sys.stderr)
+        return INTERRUPTED
+    except checkpoint.LostCheckpoint as fault:
+        print(f"stopped: {one_line(fault)}", file=sys.stderr)
+        return STOPPED_ITSELF
+    return DONE
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,171 @@
+r"""From a response to the answer it ends with, as text.
+
+The last complete `\boxed{}` or `\fbox{}` wins. Without one, in this order: `#### x`,
+`<answer>x</answer>`, "the answer is x" or "Answer: x", the last mathematical expression
+or number. Thoughts that end with `</think>` are not part of the answer. Every scan is
+linear, and only the end of a very long response is read.
+"""
+
+import collections
+import re
+
+from grpo_jax.numerals import MAX_ANSWER
+
+MAX_RESPONSE = 50_000  # characters read, from the end
+
+_BRACE = re.compile(
+    r"\\+(?:boxed|fbox)\s{0,3}\{|\\+boxed ?(?P<bare>[-+]?\$?[0-9][0-9.,/]*)"
+    r"|\\\\|\\[{}]|[{}]"
+)
+_SPECIAL = re.compile(r"<\|[^<>|]{1,40}\|>(?:user|assistant)?|<end_of_turn>|</s>|<eos>")
+_ANSWER_IS = re.compile(
+    r"\bthe (?:final |correct )?answer is:?|\b(?P<colon>answer(?:\*\*)?:)", re.IGNORECASE
+)
+# A claim ends with its sentence, or where a reason follows.
+_CLAIM_END = re.compile(
+    r"\n|[.!?](?=\s|$)|, (?=[a-z])(?!and|or)| (?:because|since|which|where|as)\b"
+)
+_STARTS_WITH_NUMBER = re.compile(r"[*_\s]*(?:\\?[$€£]|\\[\[(]|[-+.(]?\s?[0-9]|\\frac|\\sqrt)")
+
+# A number in prose, with what stands right behind it: a power, letters, a unit.
+_UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:[.,][0-9]+)?"
+_FRAC = r"\\[dtc]?frac(?:\{[+-]?[0-9.,]{1,40}\}|[0-9])(?:\{[+-]?[0-9.,]{1,40}\}|[0-9])"
+# In prose a dash after a digit, a letter or a bracket is not the sign of a number.
+_PROSE = re.compile(
+    rf"(?:(?<![\w.)\]}}])[-+\u2212\u2013])?\\?[$€£]?(?:{_FRAC}|(?<![\w√{{.])(?:{_UNSIGNED}|\.[0-9]+)"
+    r"(?:/[0-9]+)?(?:\^\{?-?[0-9]+\}?|[A-Za-z]+[²³]?)?)"
+)
+_BEHIND = re.compile(
+    r"(?:\s?\\?%|\s?[€£¥°$]|\s?(?:percent(?:age)?|pct|cents?|hundred|thousand|million"
+    r"|billion|trillion|dozens?|degrees|radians|dollars)\b)",
+    re.IGNORECASE,
+)
+_MATH_MARK = re.compile(r"\\\\(?![()\[\]])|\\\$|\$\$?|\\[()\[\]]")
+_PROSE_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
+_COMMANDS = re.compile(r"\\(?:text|mbox|textbf|mathrm|operatorname|begin|end)\s?\{[^{}]*\}|\\[A-Za-z]+")
+
+
+def boxes(text: str) -> list[tuple[slice, str]]:
+    r"""Place and content of each complete box, outermost if nested, in their order.
+
+    One pass with a stack of open braces; escaped braces open and close nothing.
+    """
+    found: list[tuple[slice, str]] = []
+    open_braces: list[tuple[int, int] | None] = []
+    for token in _BRACE.finditer(text):
+        if token["bare"]:
+            content = token["bare"].rstrip(".,")
+            found.append((slice(token.start(), token.end()), content))
+        elif token.group() == "}":
+            start = open_braces.pop() if open_braces else None
+            if start is not None:
+                while found and found[-1][0].start > start[0]:
+                    found.pop()
+                place = slice(start[0], token.end())
+                found.append((place, text[start[1] : token.start()]))
+        elif token.group() == "{":
+            open_braces.append(None)
+        elif token.group().endswith("{") and len(token.group()) > 2:
+            open_braces.append((token.start(), token.end()))
+    return found
+
+
+def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
+    return next(iter(collections.deque(pattern.finditer(text), maxlen=1)), None)
+
+
+def _after_hashes(text: str) -> str | None:
+    _, mark, tail = text.rpartition("####")
+    return tail.split("\n", 1)[0] if mark else None
+
+
+def _answer_tag(text: str) -> str | None:
+    head, mark, _ = text.rpartition("</answer>")
+    _, opening, content = head.rpartition("<answer>")
+    return content if mark and opening else None
+
+
+def _after_answer_is(text: str) -> str | None:
+    found = _last_match(_ANSWER_IS, text)
+    if found is None:
+        return None
+    tail = text[found.end() : found.end() + 2 * MAX_ANSWER].lstrip(" \t\n*:")
+    if found["colon"] and not _STARTS_WITH_NUMBER.match(tail):
+        return None  # a sentence, whose last number is meant
+    if tail.startswith(("$", "\\[", "\\(")):  # may go over several lines
+        segment = _first_math(tail)
+        if segment is not None:
+            tail = tail[:segment] + " " + _CLAIM_END.split(tail[segment:], maxsplit=1)[0]
+            return tail
+    return _CLAIM_END.split(tail, maxsplit=1)[0]
+
+
+def _first_math(text: str) -> int | None:
+    """Where the mathematics that a text starts with ends."""
+    marks = list(_MATH_MARK.finditer(text))
+    close = {"$": "$", "$$": "$$", "\\[": "\\]", "\\(": "\\)"}[marks[0].group()]
+    return next((m.end() for m in marks[1:] if m.group() == close), None)
+
+
+def _last_expression(text: str) -> str | None:
+    """The last mathematical expression or number, whichever ends later."""
+    line = text.rstrip().rpartition("\n")[2].strip()
+    if len(line) < 200 and re.search(r"[0-9]|\\[A-Za-z]", line):
+        if not _PROSE_WORD.search(_COMMANDS.sub(" ", line)) and "$" not in line:
+            return line
+    math, found = _last_math(text), _last_match(_PROSE, text)
+    if math is not None and (found is None or found.start() < math.stop):
+        return text[math] + _behind(text, math.stop)
+    return found and found.group() + _behind(text, found.end())
+
+
+def _behind(text: str, end: int) -> str:
+    found = _BEHIND.match(text, end)
+    return found.group() if found else ""
+
+
+def _last_math(text: str) -> slice | None:
+    r"""Place of the last `$...$`, `$$...$$`, `\(...\)` or `\[...\]`."""
+    marks = [m for m in _MATH_MARK.finditer(text) if m.group()[-1] in "$()[]"]
+    marks = [m for m in marks if m.group() != r"\$"][-40:]
+    for left, right in reversed(list(zip(marks, marks[1:], strict=False))):
+        pair = left.group() + right.group()
+        if pair not in ("$$", "$$$$", r"\(\)", r"\[\]"):
+            continue
+        content = text[left.end() : right.start()]
+        bare = _COMMANDS.sub(" ", content[:MAX_ANSWER])
+        money = pair == "$$" and text[right.end() : right.end() + 1].isdigit()
+        if content.strip() and not money and not _PROSE_WORD.search(bare):
+            return slice(left.start(), right.end())
+    return None
+
+
+FALLBACKS = (_after_hashes, _answer_tag, _after_answer_is, _last_expression)
+
+
+def extract(response: str, *, require_box: bool = False) -> str | None:
+    r"""The answer a response ends with, as text; None where there is none.
+
+    An empty box is an answer that is missing: nothing else is looked at.
+
+    Args:
+      response: what a model wrote; only its end is read if it is very long.
+      require_box: read boxes only.
+    """
+    # A lone surrogate cannot be written to a file, which is where answers go.
+    text = response[-MAX_RESPONSE:].encode("utf-8", "replace").decode("utf-8")
+    text = _SPECIAL.sub("", text.rpartition("</think>")[2])
+    found = boxes(text)
+    if found or require_box:
+        return bounded(found[-1][1]) if found else None
+    for fallback in FALLBACKS:
+        answer = bounded(fallback(text))
+        if answer is not None:
+            return answer
+    return None
+
+
+def bounded(text: str | None) -> str | None:
+    """The text without spaces around it; None where it is empty or too long."""
+    text = (text or "").strip()
+    return text if 0 < len(text) <= MAX_ANSWER else None
