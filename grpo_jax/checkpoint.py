@@ -6,6 +6,7 @@ saving finds the one before. The number of a checkpoint is the update it follows
 
 import logging
 import pathlib
+import shutil
 from typing import Any, NamedTuple
 
 import jax
@@ -48,12 +49,14 @@ class Checkpoints:
         # Orbax reports each save at warning level through absl when alone.
         logging.getLogger("absl").setLevel(logging.ERROR)
         self._directory = directory
+        _remove_partial(directory)
         self._manager = ocp.CheckpointManager(
             directory.absolute(),
             options=ocp.CheckpointManagerOptions(
                 max_to_keep=keep,
                 keep_period=10**9,  # checkpoint 0 is the base model: never dropped
-                cleanup_tmp_directories=True,
+                # Orbax does this in a thread that may outlive the interpreter.
+                cleanup_tmp_directories=False,
                 enable_async_checkpointing=False,
             ),
         )
@@ -107,6 +110,13 @@ class Checkpoints:
     def close(self) -> None:
         """Releases what the manager holds."""
         self._manager.close()
+
+
+def _remove_partial(directory: pathlib.Path) -> None:
+    """Removes what a process killed while saving has left."""
+    for path in directory.glob("*"):
+        if ocp.utils.is_tmp_checkpoint(path):
+            shutil.rmtree(path)
 
 
 def latest(directory: pathlib.Path) -> int | None:

@@ -213,7 +213,9 @@ def _batches(config: Config) -> None:
     _divides(small, rows // steps, f"optimizer.microbatches={micro}", micro)
     part = rows // (steps * micro)
     _divides(f"a micro-batch of {part} sequences", part, devices, shards)
-    prompts = min(evaluation.batch_prompts, config.task.num_eval)
+    prompts = evaluation.batch_prompts
+    if config.task.name != "dataset":  # whose number is known when it is read
+        prompts = min(prompts, config.task.num_eval)
     asked = prompts * evaluation.samples
     _divides(f"evaluation.batch_prompts*samples={asked}", asked, devices, shards)
     if config.pretrain.updates:

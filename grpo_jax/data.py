@@ -2,7 +2,6 @@
 
 import argparse
 import collections
-import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -34,10 +33,10 @@ def lengths(numbers: Sequence[int]) -> str:
     """The spread of some lengths; the 95 % is the least that so many do not exceed."""
     ordered = sorted(numbers)
 
-    def at(share: float) -> int:
-        return ordered[max(math.ceil(share * len(ordered)) - 1, 0)]
+    def at(percent: int) -> int:
+        return ordered[max(-(-percent * len(ordered) // 100) - 1, 0)]
 
-    return f"min {at(0)}, median {at(0.5)}, 95 % {at(0.95)}, max {at(1)}"
+    return f"min {at(0)}, median {at(50)}, 95 % {at(95)}, max {at(100)}"
 
 
 def tokenised(
@@ -100,8 +99,7 @@ def _show(task: Task, settings: config.Config, most: int) -> None:
             print("  no example: these problems are locked")
             continue
         for problem in encoded[:most]:
-            for line in example(problem, tokenizer):
-                print(f"  {line}")
+            print(*example(problem, tokenizer), sep="\n")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,7 +16,8 @@ from typing import TypeAlias
 
 from grpo_jax import latex
 from grpo_jax.latex import DOLLAR, END, TEXT
-from grpo_jax.numerals import Numeral, numeral, split_unit
+from grpo_jax.numerals import Numeral, numeral
+from grpo_jax.units import quantity
 
 # Whether two expressions, gold first, are equal; raises what it likes.
 Ask: TypeAlias = Callable[[str, str], bool]
@@ -28,7 +29,8 @@ _COMMA = re.compile(r"(?<![0-9]),|,(?![0-9]{3}(?![0-9]))|;")
 _ANY_COMMA, _CUP, _COLON = re.compile(r",|;"), re.compile(r"\\cup"), re.compile(r":")
 _ROW, _CELL = re.compile(r"\\\\"), re.compile(r"&")
 _AND = re.compile(
-    rf",? *(?:{TEXT},? *(?:and|or),? *{END}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])|\\lor\b|\\vee\b) *"
+    rf",? *(?:{TEXT},? *(?:and|or),? *{END}|(?<![A-Za-z\\])(?:and|or)(?![A-Za-z])"
+    r"|\\lor\b|\\vee\b) *"
 )
 _NAME = re.compile(r"[({\\]*[A-Za-z](?:[A-Za-z(){}\\', ]|_\{?[A-Za-z0-9]{1,3}\}?)*")
 _LEAD = re.compile(
@@ -36,7 +38,12 @@ _LEAD = re.compile(
 )
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix)\}([\s\S]*)\\end\{\1\}")
 _BASED = re.compile(r"-?[0-9A-Za-z.]*[0-9A-Z][0-9A-Za-z.]*_(?:\{?[0-9]{1,2}\}?)")
-_DECIMAL_COMMA = re.compile(rf"[+-]?{DOLLAR}?(?:0,[0-9]+|[0-9]+,[0-9]{2,})(?![0-9.,])")
+_DECIMAL_COMMA = re.compile(
+    rf"[+-]?{DOLLAR}?(?:0,[0-9]+|[0-9]+,[0-9]{{2,}})(?![0-9.,])"
+)
+_VARIABLE = re.compile(
+    r"^(?![\s\S]*\\(?:sum|int|prod|lim))[\s\S]*(?<![A-Za-z\\])[a-df-hj-zA-Z](?![A-Za-z])"
+)
 _WORD = re.compile(r"[A-Za-z]{5,}(?: [A-Za-z]+)*|[A-Za-z]{3,}(?: [A-Za-z]{2,})+")
 
 
@@ -98,7 +105,8 @@ def _sides(text: str) -> tuple[str, str] | None:
 
 
 def _squeezed(text: str) -> str:
-    return re.sub(r"\s", "", text)
+    """The text without spaces, save between digits, where 7 2 is not 72."""
+    return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
 
 
 def _value_equal(gold: str, answer: str, ask: Ask) -> bool:
@@ -138,24 +146,26 @@ def _units_agree(gold: str, answer: str) -> bool:
 
 
 def _expressions_equal(gold: str, answer: str, ask: Ask) -> bool:
-    ours, theirs = split_unit(gold), split_unit(answer)
-    if ours is None or theirs is None or not _units_agree(ours[1], theirs[1]):
+    ours, theirs = quantity(gold), quantity(answer)
+    if ours is None or theirs is None or ours.scale != theirs.scale:
         return False
-    if ours[2] != theirs[2] or not ours[0] or not theirs[0]:
+    if not ours.core or not theirs.core or not _units_agree(ours.unit, theirs.unit):
         return False
-    for number, other in ((numeral(gold), theirs[0]), (numeral(answer), ours[0])):
-        # A number is never a bare name; an expression that equals one has digits
-        # or a command.
-        if number and not re.search(r"[0-9]|\\[A-Za-z]", other):
+    for number, other in ((numeral(gold), theirs.core), (numeral(answer), ours.core)):
+        # What equals a number has digits or a command, and no free variable.
+        if number and (_VARIABLE.search(other) or not re.search(r"[0-9]|\\", other)):
             return False
-    return _squeezed(ours[0]) == _squeezed(theirs[0]) or ask(ours[0], theirs[0])
+    same = _squeezed(ours.core) == _squeezed(theirs.core)
+    return same or ask(ours.core, theirs.core)
 
 
 def _parts(text: str) -> tuple[str, list[str]] | None:
     """The elements of a list, tuple, interval, union, ratio or matrix, and its kind."""
     matrix = _MATRIX.fullmatch(text)
     if matrix:
-        rows = [latex.split(r, _CELL) for r in latex.split(matrix[2], _ROW) if r.strip()]
+        rows = [
+            latex.split(r, _CELL) for r in latex.split(matrix[2], _ROW) if r.strip()
+        ]
         return f"matrix of {[len(r) for r in rows]}", [c for row in rows for c in row]
     held = latex.enclosed(text)
     if held and held[0] in ("(", "[", r"\{") and held[2] in (")", "]", r"\}"):
@@ -163,7 +173,9 @@ def _parts(text: str) -> tuple[str, list[str]] | None:
         inner = latex.split(content, _comma_of(content))
         if len(inner) > 1 or held[0] == r"\{":
             return held[0] + held[2], inner
-        return None if held[0] + held[2] not in ("()", "[]") else _parts(inner[0].strip())
+        return (
+            None if held[0] + held[2] not in ("()", "[]") else _parts(inner[0].strip())
+        )
     text = latex.unwrap(_AND.sub(", ", text))
     for kind, mark in (("list", _COMMA), ("union", _CUP), ("ratio", _COLON)):
         inner = [p for p in latex.split(text, mark) if p.strip() or kind != "list"]
@@ -176,7 +188,9 @@ def _comma_of(content: str) -> re.Pattern[str]:
     return _COMMA if ", " in content else _ANY_COMMA
 
 
-def _parts_equal(gold: tuple[str, list[str]], answer: tuple[str, list[str]], ask: Ask) -> bool:
+def _parts_equal(
+    gold: tuple[str, list[str]], answer: tuple[str, list[str]], ask: Ask
+) -> bool:
     (kind, ours), (other, theirs) = gold, answer
     if len(ours) != len(theirs) or len(ours) > MAX_PARTS:
         return False
@@ -200,8 +214,10 @@ def _base(text: str) -> str:
 
 
 def _worded(gold: str, answer: str) -> bool:
+    """Whether words are compared: the gold has some, or one side is nothing else."""
     if TEXT in gold:
-        return split_unit(gold) is None or TEXT in split_unit(gold)[0] or not split_unit(gold)[0]  # type: ignore[index]
+        found = quantity(gold)
+        return found is None or not found.core or TEXT in found.core
     if _WORD.fullmatch(gold) or _WORD.fullmatch(answer):
         return True
     return answer[:1] == TEXT and answer[-1:] == END
@@ -209,5 +225,7 @@ def _worded(gold: str, answer: str) -> bool:
 
 def _words(text: str) -> list[str]:
     """Words in one case, without marks; a list of them in one order."""
-    text = re.sub(rf"[{TEXT}{END}{DOLLAR}().'\"]|\s", "", _AND.sub(",", text)).casefold()
+    text = re.sub(
+        rf"[{TEXT}{END}{DOLLAR}().'\"]|\s", "", _AND.sub(",", text)
+    ).casefold()
     return sorted(p for p in text.split(",") if p)

@@ -244,6 +244,8 @@ def cut_off(charges: Sequence[Charge], update: int, num_parts: int) -> set[int]:
         if row.update == update and row.phase == Phase.EVAL
     ]
     ends = [n for n, i in enumerate(places) if charges[i].role == "verifier"]
+    if num_parts > len(ends):
+        return set()  # charges are missing: for another check to say
     kept = ends[num_parts - 1] + 2 if num_parts else 0
     return set(places[kept:])
 

@@ -7,42 +7,49 @@ linear, and only the end of a very long response is read.
 """
 
 import collections
+import itertools
 import re
 
 from grpo_jax.numerals import MAX_ANSWER
+from grpo_jax.units import changes
 
 MAX_RESPONSE = 50_000  # characters read, from the end
+MAX_TAIL = 5_000  # of them, where no box and no phrase marks an answer
 
 _BRACE = re.compile(
-    r"\\+(?:boxed|fbox)\s{0,3}\{|\\+boxed ?(?P<bare>[-+]?\$?[0-9][0-9.,/]*)"
+    r"\\?\\(?:boxed|fbox|framebox)\s{0,3}\{|\\boxed ?(?P<bare>[-+]?\$?[0-9][0-9.,/]*)"
     r"|\\\\|\\[{}]|[{}]"
 )
 _SPECIAL = re.compile(r"<\|[^<>|]{1,40}\|>(?:user|assistant)?|<end_of_turn>|</s>|<eos>")
 _ANSWER_IS = re.compile(
-    r"\bthe (?:final |correct )?answer is:?|\b(?P<colon>answer(?:\*\*)?:)", re.IGNORECASE
+    r"\bthe (?:final |correct )?answer is:?|\b(?P<colon>answer(?:\*\*)?:)",
+    re.IGNORECASE,
 )
 # A claim ends with its sentence, or where a reason follows.
 _CLAIM_END = re.compile(
     r"\n|[.!?](?=\s|$)|, (?=[a-z])(?!and|or)| (?:because|since|which|where|as)\b"
 )
-_STARTS_WITH_NUMBER = re.compile(r"[*_\s]*(?:\\?[$€£]|\\[\[(]|[-+.(]?\s?[0-9]|\\frac|\\sqrt)")
+_STARTS_WITH_NUMBER = re.compile(
+    r"[*_\s]*(?:\\?[$€£]|\\[\[(]|[-+.(]?\s?[0-9]|\\frac|\\sqrt)"
+)
 
 # A number in prose, with what stands right behind it: a power, letters, a unit.
 _UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:[.,][0-9]+)?"
 _FRAC = r"\\[dtc]?frac(?:\{[+-]?[0-9.,]{1,40}\}|[0-9])(?:\{[+-]?[0-9.,]{1,40}\}|[0-9])"
 # In prose a dash after a digit, a letter or a bracket is not the sign of a number.
 _PROSE = re.compile(
-    rf"(?:(?<![\w.)\]}}])[-+\u2212\u2013])?\\?[$€£]?(?:{_FRAC}|(?<![\w√{{.])(?:{_UNSIGNED}|\.[0-9]+)"
+    rf"(?:(?<![\w.)\]}}])[-+\u2212\u2013])?\\?[$€£]?(?:{_FRAC}|(?<![\w√{{.])(?<!sqrt\()(?:{_UNSIGNED}|\.[0-9]+)"
     r"(?:/[0-9]+)?(?:\^\{?-?[0-9]+\}?|[A-Za-z]+[²³]?)?)"
 )
-_BEHIND = re.compile(
-    r"(?:\s?\\?%|\s?[€£¥°$]|\s?(?:percent(?:age)?|pct|cents?|hundred|thousand|million"
-    r"|billion|trillion|dozens?|degrees|radians|dollars)\b)",
-    re.IGNORECASE,
-)
+_BEHIND = re.compile(r"\s?\\?%|\s?[€£¥°$]|\s?(?P<word>[A-Za-z]{2,12})(?![A-Za-z])")
 _MATH_MARK = re.compile(r"\\\\(?![()\[\]])|\\\$|\$\$?|\\[()\[\]]")
-_PROSE_WORD = re.compile(r"(?<![\\A-Za-z])[A-Za-z]{3,}")
-_COMMANDS = re.compile(r"\\(?:text|mbox|textbf|mathrm|operatorname|begin|end)\s?\{[^{}]*\}|\\[A-Za-z]+")
+_WORD = (
+    r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|pi|or|and)(?![A-Za-z]))[A-Za-z]"
+)
+_PROSE_WORD, _LONG_WORD = re.compile(_WORD + "{2,}"), re.compile(_WORD + "{3,}")
+_COMMANDS = re.compile(
+    r"\\(?:text|mbox|textbf|mathrm|operatorname|begin|end)\s?\{[^{}]*\}|\\[A-Za-z]+"
+)
 
 
 def boxes(text: str) -> list[tuple[slice, str]]:
@@ -50,24 +57,24 @@ def boxes(text: str) -> list[tuple[slice, str]]:
 
     One pass with a stack of open braces; escaped braces open and close nothing.
     """
-    found: list[tuple[slice, str]] = []
+    found: list[tuple[slice, slice]] = []
     open_braces: list[tuple[int, int] | None] = []
     for token in _BRACE.finditer(text):
-        if token["bare"]:
-            content = token["bare"].rstrip(".,")
-            found.append((slice(token.start(), token.end()), content))
-        elif token.group() == "}":
-            start = open_braces.pop() if open_braces else None
-            if start is not None:
-                while found and found[-1][0].start > start[0]:
-                    found.pop()
-                place = slice(start[0], token.end())
-                found.append((place, text[start[1] : token.start()]))
-        elif token.group() == "{":
+        mark = token.group()
+        if mark == "{":
             open_braces.append(None)
-        elif token.group().endswith("{") and len(token.group()) > 2:
+        elif mark == "}":
+            opened = open_braces.pop() if open_braces else None
+            if opened is not None:
+                while found and found[-1][0].start > opened[0]:
+                    found.pop()
+                content = slice(opened[1], token.start())
+                found.append((slice(opened[0], token.end()), content))
+        elif len(mark) > 2 and mark[-1] == "{":
             open_braces.append((token.start(), token.end()))
-    return found
+        elif len(mark) > 2:
+            found.append((slice(*token.span()), slice(*token.span("bare"))))
+    return [(place, text[content]) for place, content in found]
 
 
 def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
@@ -95,7 +102,9 @@ def _after_answer_is(text: str) -> str | None:
     if tail.startswith(("$", "\\[", "\\(")):  # may go over several lines
         segment = _first_math(tail)
         if segment is not None:
-            tail = tail[:segment] + " " + _CLAIM_END.split(tail[segment:], maxsplit=1)[0]
+            tail = (
+                tail[:segment] + " " + _CLAIM_END.split(tail[segment:], maxsplit=1)[0]
+            )
             return tail
     return _CLAIM_END.split(tail, maxsplit=1)[0]
 
@@ -109,33 +118,43 @@ def _first_math(text: str) -> int | None:
 
 def _last_expression(text: str) -> str | None:
     """The last mathematical expression or number, whichever ends later."""
+    text = text[-MAX_TAIL:]
     line = text.rstrip().rpartition("\n")[2].strip()
-    if len(line) < 200 and re.search(r"[0-9]|\\[A-Za-z]", line):
+    if len(line) < 200 and re.search(r"[0-9½¼¾⅓⅔]|\\[A-Za-z]", line):
         if not _PROSE_WORD.search(_COMMANDS.sub(" ", line)) and "$" not in line:
             return line
     math, found = _last_math(text), _last_match(_PROSE, text)
     if math is not None and (found is None or found.start() < math.stop):
         return text[math] + _behind(text, math.stop)
-    return found and found.group() + _behind(text, found.end())
+    if found is None:
+        return None
+    before = text[: found.start()].removesuffix(" or ")
+    other = _last_match(_PROSE, before)
+    hedged = len(before) < found.start() and other and other.end() == len(before)
+    start = other.start() if hedged and other else found.start()
+    return text[start : found.end()] + _behind(text, found.end())
 
 
 def _behind(text: str, end: int) -> str:
+    """A unit right behind a number; other words belong to the sentence."""
     found = _BEHIND.match(text, end)
-    return found.group() if found else ""
+    if found is None or (found["word"] and not changes(found["word"])):
+        return ""
+    return found.group()
 
 
 def _last_math(text: str) -> slice | None:
     r"""Place of the last `$...$`, `$$...$$`, `\(...\)` or `\[...\]`."""
     marks = [m for m in _MATH_MARK.finditer(text) if m.group()[-1] in "$()[]"]
     marks = [m for m in marks if m.group() != r"\$"][-40:]
-    for left, right in reversed(list(zip(marks, marks[1:], strict=False))):
+    for left, right in reversed(list(itertools.pairwise(marks))):
         pair = left.group() + right.group()
         if pair not in ("$$", "$$$$", r"\(\)", r"\[\]"):
             continue
         content = text[left.end() : right.start()]
         bare = _COMMANDS.sub(" ", content[:MAX_ANSWER])
         money = pair == "$$" and text[right.end() : right.end() + 1].isdigit()
-        if content.strip() and not money and not _PROSE_WORD.search(bare):
+        if content.strip() and not money and not _LONG_WORD.search(bare):
             return slice(left.start(), right.end())
     return None
 

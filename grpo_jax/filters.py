@@ -28,15 +28,17 @@ def by_level(
     if not any(p.level for p in problems):
         return problems, (Count("kept whole, as none has a level", len(problems)),)
     names = {str(level) for level in levels}
-    known, unknown = kept(problems, lambda p: bool(p.level), "of unknown level")
-    rest, other = kept(known, lambda p: p.level in names, "of other levels")
+    known, unknown = kept(
+        problems, lambda p: bool(p.level), "of unknown level, removed"
+    )
+    rest, other = kept(known, lambda p: p.level in names, "of other levels, removed")
     return rest, (unknown, other)
 
 
 def numeric(problems: Iterable[Problem]) -> tuple[list[Problem], tuple[Count, ...]]:
     """Problems whose gold answer the grader reads as a number."""
     rest, removed = kept(
-        problems, lambda p: rewards.is_numeric(p.answer), "not numeric"
+        problems, lambda p: rewards.is_numeric(p.answer), "not numeric, removed"
     )
     return rest, (removed,)
 

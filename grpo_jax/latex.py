@@ -16,14 +16,16 @@ _SIGNS = {
     **dict.fromkeys("\u200b\u200c\u200d\u2060\ufeff", ""),
     **{"×": r"\times ", "·": r"\cdot ", "⋅": r"\cdot ", "÷": "/", "π": r"\pi "},  # noqa: RUF001
     **{"∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "},
-    **{"∪": r"\cup ", "°": r"^\circ ", "²": "^2", "³": "^3", "√": r"\sqrt "},
+    **{"\u222a": r"\cup ", "°": r"^\circ ", "²": "^2", "³": "^3", "√": r"\sqrt "},
     **{"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}"},
     **{"⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "±": r"\pm "},
 }
 _TABLE = str.maketrans(_SIGNS)
 _FONT = r"\\(?:text(?:rm|bf|it|sf|tt|normal|up|md)?|mbox|hbox|mathrm|emph|rm)"
 _LETTERS = re.compile(r"\\(?:mathrm|mathbf|mathit|boldsymbol|bold|bm)\s?\{(\w)\}")
-_PLAIN = re.compile(r"\\(?:operatorname|mathbf|mathit|mathsf|boldsymbol)\s?\{([^{}]*)\}")
+_PLAIN = re.compile(
+    r"\\(?:operatorname|mathbf|mathit|mathsf|boldsymbol)\s?\{([^{}]*)\}"
+)
 _WORDS = re.compile(rf"{_FONT}\s?\{{([^{{}}]*)\}}")
 _POWER_OF_UNIT = re.compile(rf"{END} ?\^ ?\{{? ?([23]) ?\}}?(?![0-9])")
 _UNIT_SQUARED = re.compile(r"(?<![A-Za-z\\])(m|cm|mm|km|dm|in|ft|yd|mi)([²³])")
@@ -32,7 +34,10 @@ _RULES = tuple(
     for pattern, to in (
         (r",\s*\\!\s*", ","),
         (r"\\!\s*|\\[lr]?vphantom\{[^{}]*\}", ""),
-        (r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![A-Za-z])", ""),
+        (
+            r"\\(?:left|right|[bB]igg?[lr]?|displaystyle|textstyle|limits)(?![A-Za-z])",
+            "",
+        ),
         (r"(?<!\\)\\[,;:> ]|~|\\(?:q?quad|thinspace|nobreak)(?![A-Za-z])", " "),
         (r"\{,\}", ","),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
@@ -55,7 +60,10 @@ def one_spelling(text: str) -> str:
     """Brings an answer to the one spelling of this module."""
     text = _UNIT_SQUARED.sub(
         lambda m: f"{TEXT} {m[1]}^{'2' if m[2] == '²' else '3'}{END}",
-        "".join(" " if unicodedata.category(c) == "Cc" and c not in "\t\n\r" else c for c in text),
+        "".join(
+            " " if unicodedata.category(c) == "Cc" and c not in "\t\n\r" else c
+            for c in text
+        ),
     ).translate(_TABLE)
     for pattern, to in _RULES:
         text = pattern.sub(to, text)

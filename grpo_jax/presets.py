@@ -26,20 +26,20 @@ class Source(NamedTuple):
       name: for people, `preset/split`.
       family: leads the ids of its problems; presets of the same problems share one.
       hub: name on the hub, and the directory of a local copy.
-      configs: configurations on the hub, all of them read, in this order.
-      split: of the configurations.
+      split: on the hub.
       file: a local copy's name without its ending.
       layout: of a row.
+      configs: configurations on the hub, all of them read, in this order.
       unanswered: ids of problems that were published without an answer.
     """
 
     name: str
     family: str
     hub: str
-    configs: tuple[str, ...]
     split: str
     file: str
     layout: Layout
+    configs: tuple[str, ...] = ("",)
     unanswered: frozenset[str] = frozenset()
 
 
@@ -72,78 +72,69 @@ _SUBJECTS = (
     "prealgebra",
     "precalculus",
 )
-_HENDRYCKS = "EleutherAI/hendrycks_math"
-MATH_TRAIN = Source(
-    "math/train",
-    "math",
-    _HENDRYCKS,
-    _SUBJECTS,
-    "train",
-    "math_train",
-    _MATH,
+_OF_MATH = Source(
+    name="math/train",
+    family="math",
+    hub="EleutherAI/hendrycks_math",
+    configs=_SUBJECTS,
+    split="train",
+    file="math_train",
+    layout=_MATH,
+)
+MATH_TRAIN = _OF_MATH._replace(
     # Their solutions end in an empty box.
-    frozenset({"math/8661fac1c823", "math/f25e61792419"}),
+    unanswered=frozenset({"math/8661fac1c823", "math/f25e61792419"}),
 )
-MATH_TEST = Source(
-    "math/test", "math", _HENDRYCKS, _SUBJECTS, "test", "math_test", _MATH
-)
+MATH_TEST = _OF_MATH._replace(name="math/test", split="test", file="math_test")
 MATH_500 = Source(
-    "math500/test",
-    "math",
-    "HuggingFaceH4/MATH-500",
-    ("",),
-    "test",
-    "math500_test",
-    _MATH,
+    name="math500/test",
+    family="math",
+    hub="HuggingFaceH4/MATH-500",
+    split="test",
+    file="math500_test",
+    layout=_MATH,
 )
-_GSM8K = Layout(question=("question",), answer=("answer",), marked=True)
-GSM8K_TRAIN, GSM8K_TEST = (
-    Source(
-        f"gsm8k/{part}",
-        "gsm8k",
-        "openai/gsm8k",
-        ("main",),
-        part,
-        f"gsm8k_{part}",
-        _GSM8K,
-    )
-    for part in ("train", "test")
+GSM8K_TRAIN = Source(
+    name="gsm8k/train",
+    family="gsm8k",
+    hub="openai/gsm8k",
+    configs=("main",),
+    split="train",
+    file="gsm8k_train",
+    layout=Layout(question=("question",), answer=("answer",), marked=True),
 )
+GSM8K_TEST = GSM8K_TRAIN._replace(name="gsm8k/test", split="test", file="gsm8k_test")
 AIME_24 = Source(
-    "aime24/test",
-    "aime24",
-    "HuggingFaceH4/aime_2024",
-    ("",),
-    "train",
-    "aime24_test",
-    Layout(question=("problem",)),
+    name="aime24/test",
+    family="aime24",
+    hub="HuggingFaceH4/aime_2024",
+    split="train",  # the only one it has
+    file="aime24_test",
+    layout=Layout(question=("problem",)),
 )
 AIME_25 = Source(
-    "aime25/test",
-    "aime25",
-    "math-ai/aime25",
-    ("",),
-    "test",
-    "aime25_test",
-    Layout(question=("problem",)),
+    name="aime25/test",
+    family="aime25",
+    hub="math-ai/aime25",
+    split="test",
+    file="aime25_test",
+    layout=Layout(question=("problem",)),
 )
 AMC_23 = Source(
-    "amc23/test",
-    "amc23",
-    "math-ai/amc23",
-    ("",),
-    "test",
-    "amc23_test",
-    Layout(question=("question", "problem")),
+    name="amc23/test",
+    family="amc23",
+    hub="math-ai/amc23",
+    split="test",
+    file="amc23_test",
+    layout=Layout(question=("question", "problem")),
 )
 DAPO = Source(
-    "dapo/train",
-    "dapo",
-    "BytedTsinghua-SIA/DAPO-Math-17k",
-    ("",),
-    "train",
-    "dapo_train",
-    Layout(
+    name="dapo/train",
+    family="dapo",
+    hub="BytedTsinghua-SIA/DAPO-Math-17k",
+    split="train",
+    file="dapo_train",
+    layout=Layout(
         question=("prompt",),
         answer=("reward_model.ground_truth",),
         instruction=(
@@ -196,8 +187,7 @@ def find(text: str, own: Layout) -> Split:
                 f" {', '.join(f'{preset}/{name}' for name in splits)}"
             )
         return splits[part]
-    is_path = text.startswith(("/", "./", "../", "~")) or sources.is_file(text)
-    if not is_path and not _is_hub_name(text):
+    if not is_path(text) and not _is_hub_name(text):
         known = [f"{name}/{part}" for name, parts in PRESETS.items() for part in parts]
         near = difflib.get_close_matches(text, known, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -206,9 +196,24 @@ def find(text: str, own: Layout) -> Split:
             f" (./{text}) and no name on the hub (owner/name){hint}; presets are"
             f" {', '.join(known)}"
         )
-    path, config, split = _parts(text)
-    source = Source(text, OWN, path, (config,), split, "", own)
+    path, config, split = (text, "", "") if sources.is_file(text) else _parts(text)
+    if is_path(text):
+        path = str(pathlib.Path(path).expanduser().absolute())
+    source = Source(
+        name=text,
+        family=OWN,
+        hub=path,
+        configs=(config,),
+        split=split,
+        file="",
+        layout=own,
+    )
     return Split(source, held_out=False)
+
+
+def is_path(text: str) -> bool:
+    """Whether a text names a file or directory, rather than a preset or the hub."""
+    return text.startswith(("/", "./", "../", "~")) or sources.is_file(text)
 
 
 def _is_hub_name(text: str) -> bool:
@@ -217,12 +222,10 @@ def _is_hub_name(text: str) -> bool:
 
 
 def _parts(text: str) -> tuple[str, str, str]:
-    """A path or name, its configuration and its split; a file has neither."""
-    if sources.is_file(text):
-        return str(pathlib.Path(text).expanduser()), "", ""
+    """A directory or name, its configuration and its split."""
     head, _, split = text.partition("@")
     path, _, config = head.partition(":")
-    return str(pathlib.Path(path).expanduser()), config, split or "train"
+    return path, config, split or "train"
 
 
 def origins(source: Source, root: str) -> tuple[Origin, ...]:
@@ -246,7 +249,7 @@ def local(source: Source, root: str) -> tuple[Origin, ...] | None:
     """The same; None where `root` has no copy."""
     path = source.hub
     if root and source.family != OWN:
-        base = pathlib.Path(root).expanduser()
+        base = pathlib.Path(root).expanduser().absolute()
         for ending in sources.FILES:
             if (base / f"{source.file}{ending}").is_file():
                 return (Origin(str(base / f"{source.file}{ending}")),)

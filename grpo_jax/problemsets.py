@@ -85,7 +85,7 @@ def load(
     if half:
         mine = splits.half(pool.problems, half)
         rest = [p for p in pool.problems if p.id in mine]
-        pool = pool.then(rest, Count(f"in half {half}", len(rest)))
+        pool = pool.then(rest, Count(f"in half {half}, kept", len(rest)))
     pool, asked = _limited(pool, max_train), _limited(asked, max_evaluation)
     counts = (*pool.counts, *missing, *asked.counts)
     _check_result(pool, asked)
@@ -93,7 +93,7 @@ def load(
         train=pool.problems,
         evaluation=asked.problems,
         verify=functools.partial(tasks.by_answer, require_box=require_box),
-        split=_file_name(evaluation or f"{train}-holdout"),
+        split=_file_name(evaluation) or f"{_file_name(train)}-holdout",
         locked=held is not None and held.locked,
         counts=counts,
     )
@@ -215,7 +215,10 @@ def _filtered(side: Side, levels: Sequence[int], numeric: bool) -> Side:
 def _limited(side: Side, most: int) -> Side:
     rest = filters.first(side.problems, most)
     if most:
-        side = side.then(rest, Count(f"beyond {most}", len(side.problems) - len(rest)))
+        side = side.then(
+            rest,
+            Count(f"beyond the first {most}, removed", len(side.problems) - len(rest)),
+        )
     return side.then(rest, Count("kept", len(rest)))
 
 
@@ -237,4 +240,6 @@ def _check_result(pool: Side, asked: Side) -> None:
 
 def _file_name(text: str) -> str:
     """What a side is called in records and in names of files."""
+    if presets.is_path(text):
+        text = text.rpartition("/")[2].removesuffix(".jsonl").removesuffix(".parquet")
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")

@@ -8,13 +8,13 @@ the grader is an error and never a wrong answer.
 
 import functools
 import re
-import time
 from fractions import Fraction
 
 from grpo_jax import equality, latex, symbolic
 from grpo_jax.base import Verdict
 from grpo_jax.extraction import bounded, boxes, extract
 from grpo_jax.numerals import MAX_ANSWER
+from grpo_jax.units import CURRENCIES
 
 __all__ = ["extract", "grade", "is_numeric", "kind", "number", "same"]
 
@@ -58,18 +58,12 @@ def same(a: str, b: str) -> bool:
 
 @functools.lru_cache(maxsize=1 << 14)
 def _judge(gold: str, answer: str) -> bool:
-    if latex.depth(answer) > symbolic.MAX_DEPTH or latex.depth(gold) > symbolic.MAX_DEPTH:
+    if (
+        latex.depth(answer) > symbolic.MAX_DEPTH
+        or latex.depth(gold) > symbolic.MAX_DEPTH
+    ):
         return gold.split() == answer.split()
-    left = symbolic.LIMIT_SECONDS
-
-    def ask(ours: str, theirs: str) -> bool:
-        nonlocal left
-        begun = time.monotonic()
-        try:
-            return symbolic.compare(ours, theirs, left)
-        finally:
-            left -= time.monotonic() - begun
-
+    ask = symbolic.within(symbolic.LIMIT_SECONDS)
     return equality.equal(latex.one_spelling(gold), latex.one_spelling(answer), ask)
 
 
@@ -92,13 +86,13 @@ def _gold(answer: str) -> str:
 def number(text: str) -> Fraction | None:
     r"""The exact value of a plain number; None where the text is something else.
 
-    Reads what `numerals` does, in `$`, `\( \)`, `**`, braces or boxes, and of `x = 7` the
-    last side; money is a number, but a percent or a quantity with a unit is not.
+    Reads what `numerals` does, in `$`, `\( \)`, `**`, braces or boxes, and of `x = 7`
+    the last side; money is a number, but a percent or a quantity with a unit is not.
     """
     if len(text) > MAX_ANSWER:
         return None
     found = equality.read(latex.one_spelling(text))
-    plain = found and found.unit in ("", "dollar", "euro", "pound", "yen")
+    plain = found and found.unit in ("", *CURRENCIES)
     return found.value if found and plain else None
 
 
@@ -115,7 +109,7 @@ def kind(answer: str) -> str:
         return "other"
     if found.unit in ("percent", "degree"):
         return found.unit
-    if found.unit in ("dollar", "euro", "yen", "cent", "rupee"):
+    if found.unit in (*CURRENCIES, "cent"):
         return "currency"
     if found.unit:
         return "unit"

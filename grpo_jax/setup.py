@@ -94,7 +94,7 @@ def prepare(config: Config, *, trains: bool = True) -> Setup:
         row_sharding=_rows(mesh),
     )
     how, wanted = config.sampling, config.evaluation
-    together = min(wanted.batch_prompts, len(task.evaluation))
+    together = _rows_together(wanted.batch_prompts, len(task.evaluation), config)
     return Setup(
         config=config,
         root=root,
@@ -152,6 +152,17 @@ def _encoded(
         _without(task.evaluation, shown), template, tokenizer, limit=most
     )
     return task._replace(train=train, evaluation=evaluation, counts=counts)
+
+
+def _rows_together(most: int, problems: int, config: Config) -> int:
+    """How many problems are evaluated together: no more than there are, if it divides.
+
+    A part that the devices cannot split evenly is filled up with empty rows.
+    """
+    shards = config.mesh.data * config.mesh.fsdp
+    rows = min(most, problems)
+    split = rows * config.evaluation.samples % shards == 0
+    return rows if split else -(-rows // shards) * shards
 
 
 def _without(problems: Sequence[Problem], shown: Set[str]) -> tuple[Problem, ...]:

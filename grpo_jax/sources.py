@@ -33,7 +33,8 @@ class Origin(NamedTuple):
     """Where rows come from.
 
     Attributes:
-      path: a file, a directory in the layout of the hub, or a name on the hub.
+      path: a file, the absolute path of a directory in the layout of the hub, or a
+        name on the hub.
       config: which configuration of a directory or name; empty is its only one.
       split: which split of it; a file has none.
     """
@@ -133,12 +134,11 @@ def published(origin: Origin, *, columns: Collection[str] | None = None) -> Rows
     import pyarrow
     from datasets.exceptions import DatasetsError
 
-    path = pathlib.Path(origin.path).expanduser()
-    local = path.is_dir()
+    local = pathlib.Path(origin.path).is_absolute()
     name = ":".join(filter(None, (origin.path, origin.config))) + f"@{origin.split}"
     try:
         found: Any = datasets.load_dataset(
-            str(path.resolve()) if local else origin.path,
+            origin.path,
             name=origin.config or None,
             split=origin.split,
             streaming=local,

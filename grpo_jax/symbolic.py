@@ -17,6 +17,8 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
+from typing import IO, Any
 
 from grpo_jax.latex import DOLLAR, END, TEXT, depth
 
@@ -26,7 +28,9 @@ MAX_LENGTH = 400  # characters of an expression
 MAX_DEPTH = 12
 
 _DECIMAL = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]+)(?![0-9.])")
-_ONE = r"([0-9]|(?<= )[a-zA-Z]|(?<=[0-9}])[a-zA-Z]|\\(?:pi|theta|alpha|beta)(?![A-Za-z]))"
+_ONE = (
+    r"([0-9]|(?<= )[a-zA-Z]|(?<=[0-9}])[a-zA-Z]|\\(?:pi|theta|alpha|beta)(?![A-Za-z]))"
+)
 _DEGREES = re.compile(rf"([0-9]{{1,4}}) ?{TEXT}degrees{END}")
 _FIXES = tuple(
     (re.compile(pattern), to)
@@ -78,12 +82,23 @@ def _fraction(found: re.Match[str]) -> str:
 
 def _heavy(text: str) -> bool:
     """Whether towers of powers, factorials or nesting could grow without bound."""
-    if re.search(r"[+-] ?[+-]", text) or depth(text) > MAX_DEPTH or _TOWER.search(text) or "_{{" in text:
+    if (
+        re.search(r"[+-] ?[+-]", text)
+        or depth(text) > MAX_DEPTH
+        or _TOWER.search(text)
+        or "_{{" in text
+    ):
         return True
     for exponent in _EXPONENT.finditer(text):
-        if "^" in _SMALL_POWER.sub("", exponent[1]) or re.search("[0-9]{5}", exponent[1]):
+        if "^" in _SMALL_POWER.sub("", exponent[1]) or re.search(
+            "[0-9]{5}", exponent[1]
+        ):
             return True
-    if re.search(r"\\(?:binom|prod|sum|int|lim)", text) and re.search("[0-9]{5}|\\^ ?{?[0-9]{2}", text):
+    if re.search(r"\\binom ?\{[^{}]*(?:\{[^{}]*\}[^{}]*)?\^", text):
+        return True
+    if re.search(r"\\(?:binom|prod|sum|int|lim)", text) and re.search(
+        "[0-9]{5}|\\^ ?{?[0-9]{2}", text
+    ):
         return True
     return _BIG_FACTORIAL.search(_SMALL_FACTORIAL.sub("", text)) is not None
 
@@ -97,8 +112,10 @@ class Worker:
         self._process: subprocess.Popen[bytes] | None = None
         self._rest = b""
 
-    def equal(self, gold: str, answer: str, seconds: float) -> bool:
-        """Whether two expressions in LaTeX are equal.
+    def equal(self, gold: str, answer: str, seconds: float) -> tuple[bool, float]:
+        """Whether two expressions in LaTeX are equal, and the seconds it took.
+
+        Neither the wait for other threads nor the start of the process counts.
 
         Raises:
           Failure: no verdict within the time, or a fault in the worker.
@@ -107,8 +124,10 @@ class Worker:
         with self._lock:
             try:
                 process = self._started()
-                os.write(process.stdin.fileno(), request)  # type: ignore[union-attr]
+                begun = time.monotonic()
+                _pipe(process.stdin).write(request)
                 reply = self._line(process, seconds)
+                taken = time.monotonic() - begun
             except OSError as error:
                 self._stop()
                 raise Failure(f"the symbolic worker is gone: {error}") from error
@@ -117,7 +136,7 @@ class Worker:
                 raise
         if "error" in reply:
             raise Failure(reply["error"])
-        return reply["equal"]
+        return reply["equal"], taken
 
     def close(self) -> None:
         """Ends the process; the next request starts another one."""
@@ -140,13 +159,15 @@ class Worker:
         self._line(self._process, START_SECONDS)
         return self._process
 
-    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> dict:
-        end, stdout = time.monotonic() + seconds, process.stdout.fileno()  # type: ignore[union-attr]
+    def _line(self, process: subprocess.Popen[bytes], seconds: float) -> dict[str, Any]:
+        end, replies = time.monotonic() + seconds, _pipe(process.stdout).fileno()
+        poll = select.poll()
+        poll.register(replies, select.POLLIN)
         while b"\n" not in self._rest:
             left = end - time.monotonic()
-            if left <= 0 or not select.select([stdout], [], [], left)[0]:
-                raise Failure(f"no verdict within {seconds:g} s")
-            part = os.read(stdout, 65536)
+            if left <= 0 or not poll.poll(1000 * left):
+                raise Failure(f"no verdict within {seconds:.3g} s")
+            part = os.read(replies, 65536)
             if not part:
                 raise Failure("the symbolic worker ended without a verdict")
             self._rest += part
@@ -158,11 +179,17 @@ class Worker:
         if process is not None:
             process.kill()
             process.wait()
-            process.stdin.close()  # type: ignore[union-attr]
-            process.stdout.close()  # type: ignore[union-attr]
+            _pipe(process.stdin).close()
+            _pipe(process.stdout).close()
 
 
-@functools.lru_cache(maxsize=None)
+def _pipe(end: IO[bytes] | None) -> IO[bytes]:
+    if end is None:
+        raise ValueError("the symbolic worker has no pipe; start it with pipes")
+    return end
+
+
+@functools.cache
 def worker(pid: int) -> Worker:
     """The worker of a process; a fork has its own pid and so gets its own."""
     made = Worker()
@@ -170,16 +197,21 @@ def worker(pid: int) -> Worker:
     return made
 
 
-def compare(gold: str, answer: str, seconds: float) -> bool:
-    """Whether two answers in the one spelling are equal expressions.
+def within(seconds: float) -> Callable[[str, str], bool]:
+    """Comparison of answers in the one spelling that takes so long in all.
 
-    Raises:
-      Failure: no verdict; the answer is neither right nor wrong.
+    The comparison raises `Failure` where there is no verdict: the answer is then
+    neither right nor wrong.
     """
-    theirs = latex(answer)
-    if theirs is None:
-        return False
-    ours = latex(gold)
-    if ours is None:
-        return False
-    return worker(os.getpid()).equal(ours, theirs, seconds)
+    left = seconds
+
+    def ask(gold: str, answer: str) -> bool:
+        nonlocal left
+        theirs, ours = latex(answer), latex(gold)
+        if theirs is None or ours is None:
+            return False
+        equal, taken = worker(os.getpid()).equal(ours, theirs, left)
+        left -= taken
+        return equal
+
+    return ask

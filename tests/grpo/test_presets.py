@@ -5,12 +5,12 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet as pq
 
-from grpo_jax import collect, presets, rewards, sources
+from grpo_jax import collect, presets
 from grpo_jax.rows import Layout
 from grpo_jax.sources import Origin
 from tests.grpo.test_sources import hub_layout
 
-DATA = pathlib.Path(__file__).parents[2].parent / "shared/data"
+HERE = pathlib.Path().absolute()
 BEFORE = (
     "Solve the following math problem step by step. The last line of your response"
     " should be of the form Answer: $Answer (without quotes) where $Answer is the"
@@ -184,9 +184,9 @@ def test_what_is_locked_is_all_that_holds_fresh_problems():
 @pytest.mark.parametrize(
     ("text", "origin"),
     [
-        ("a.jsonl", Origin("a.jsonl", "", "")),
+        ("a.jsonl", Origin(f"{HERE}/a.jsonl", "", "")),
         ("/x/a@b:c.parquet", Origin("/x/a@b:c.parquet", "", "")),
-        ("./math/train", Origin("math/train", "", "train")),
+        ("./math/train", Origin(f"{HERE}/math/train", "", "train")),
         ("/x/y:main@test", Origin("/x/y", "main", "test")),
         ("owner/name", Origin("owner/name", "", "train")),
         ("owner/name@test", Origin("owner/name", "", "test")),
@@ -198,7 +198,8 @@ def test_paths_and_hub_names_are_told_from_presets(text, origin):
     side = presets.find(text, Layout(question=("mine",)))
     assert presets.origins(side.source, "/elsewhere") == (origin,)
     assert side.source.layout.question == ("mine",)
-    assert not (side.held_out or side.locked)
+    assert not side.held_out
+    assert not side.locked
 
 
 @pytest.mark.parametrize(
@@ -238,63 +239,8 @@ def test_without_a_root_presets_are_read_from_the_hub():
     }
 
 
-needs_data = pytest.mark.skipif(not DATA.is_dir(), reason="../shared/data is absent")
-REAL = {  # rows, distinct, numbers as answers
-    presets.GSM8K_TRAIN: (7473, 7473, 7473),
-    presets.GSM8K_TEST: (1319, 1319, 1319),
-    presets.AIME_24: (30, 30, 30),
-    presets.AIME_25: (30, 30, 30),
-    presets.AMC_23: (40, 40, 40),
-}
-
-
-@needs_data
-@pytest.mark.parametrize("source", REAL, ids=lambda source: source.name)
-def test_real_files_read_whole_and_their_golds_are_numbers(source):
-    found = load(source, DATA)
-    numbers = sum(rewards.number(p.answer) is not None for p in found.problems)
-    assert (found.rows, len(found.problems), numbers) == REAL[source]
-    assert (found.malformed, found.duplicates) == (0, 0)
-
-
-@needs_data
-def test_real_gsm8k_solutions_box_their_answer_and_keep_no_marks():
-    for source in (presets.GSM8K_TRAIN, presets.GSM8K_TEST):
-        for problem in load(source, DATA).problems:
-            assert "<<" not in problem.solution
-            assert "####" not in problem.solution
-            assert rewards.extract(problem.solution, require_box=True) == problem.answer
-
-
-@needs_data
-def test_real_aime_and_amc_answers_are_whole_numbers_as_published():
-    first = [
-        load(s, DATA).problems[0].answer for s in (presets.AIME_25, presets.AMC_23)
-    ]
-    assert first == ["70", "27"]
-    assert "025" in {p.answer for p in load(presets.AIME_24, DATA).problems}
-    for problem in load(presets.AMC_23, DATA).problems:
-        assert problem.answer.lstrip("-").isdigit()
-
-
-@needs_data
-def test_real_math_answers_are_the_last_box_of_their_solution():
-    """The `answer` of the local copy, found by others, against ours from the box."""
-    for source in (presets.MATH_TRAIN, presets.MATH_TEST):
-        (origin,) = presets.origins(source, str(DATA))
-        boxed = Layout(question=("problem",), answer=("none",))
-        for row in sources.read(origin):
-            assert isinstance(row, sources.Row)
-            given = row.fields["answer"]
-            if given:
-                assert (
-                    collect.rows.problem(row.fields, boxed, task="math").answer
-                    == given.strip()
-                ), row.where
-
-
-@needs_data
-def test_math_train_has_two_problems_published_without_an_answer():
-    found = load(presets.MATH_TRAIN, DATA)
-    assert (found.rows, found.unanswered, found.malformed) == (7500, 2, 0)
-    assert (found.duplicates, found.conflicts, len(found.problems)) == (2, 0, 7496)
+def test_no_preset_leaves_its_held_out_side_unguarded():
+    guarded = set(presets.HELD_OUT)
+    for parts in presets.PRESETS.values():
+        for split in parts.values():
+            assert split.source in guarded or not split.held_out

@@ -62,11 +62,18 @@ def test_an_answer_is_the_text_of_the_same_value(value, text):
 
 @pytest.mark.parametrize(
     "value",
-    [True, float("nan"), float("inf"), Decimal("1e999999999"), Decimal("1e-5000")]
-    + [["1"], {"a": 1}],
+    [
+        True,
+        float("nan"),
+        float("inf"),
+        Decimal("1e999999999"),
+        Decimal("1e-5000"),
+        ["1"],
+        {"a": 1},
+    ],
 )
 def test_an_answer_that_is_no_text_and_no_finite_number_is_refused(value):
-    with pytest.raises(ValueError, match="the answer is .* finite number"):
+    with pytest.raises(ValueError, match=r"the answer is .* finite number"):
         problem(question="q", answer=value)
 
 
@@ -97,6 +104,7 @@ def test_a_row_that_is_no_problem_says_why(fields, match):
     [
         (r"First \boxed{1}, but it is \boxed{\frac{1}{2}}.", r"\frac{1}{2}"),
         (r"So \fbox{4}", "4"),
+        (r"it is $\boxed 9$.", "9"),
         (r"\boxed{\text{(A) }}", r"\text{(A) }"),
     ],
 )
@@ -108,8 +116,18 @@ def test_without_an_answer_of_its_own_the_last_box_of_the_solution_is_it(
 
 @pytest.mark.parametrize(
     ("level", "text"),
-    [("Level 3", "3"), (3, "3"), (3.0, "3"), ("3", "3"), ("level 05", "5")]
-    + [("Level ?", ""), ("?", ""), ("", ""), (None, ""), ("hard", "hard")],
+    [
+        ("Level 3", "3"),
+        (3, "3"),
+        (3.0, "3"),
+        ("3", "3"),
+        ("level 05", "5"),
+        ("Level ?", ""),
+        ("?", ""),
+        ("", ""),
+        (None, ""),
+        ("hard", "hard"),
+    ],
 )
 def test_levels_are_digits_and_an_unknown_one_is_empty(level, text):
     assert problem(question="q", answer="1", level=level).level == text

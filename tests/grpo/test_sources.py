@@ -174,6 +174,11 @@ def test_no_code_of_a_data_set_is_run(tmp_path, monkeypatch):
     assert not pathlib.Path(f"{trap}.ran").exists()
 
 
+def test_a_directory_that_is_not_there_is_not_looked_for_on_the_hub(tmp_path):
+    with pytest.raises(ValueError, match="cannot be read as a data set"):
+        read(tmp_path / "none", "", "train")
+
+
 def test_a_damaged_file_within_a_data_set_is_one_line(published):
     for path in published.glob("main/*"):
         path.write_bytes(b"PAR1 no table PAR1")
