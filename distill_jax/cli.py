@@ -1,10 +1,12 @@
 """The console script `grpo-jax`: a subcommand's module is imported when called."""
 
 import importlib
+import os
 import sys
 from collections.abc import Sequence
 from types import MappingProxyType
 
+BROKEN_PIPE = 141  # as a shell counts a process that SIGPIPE ended
 COMMANDS = MappingProxyType(
     {
         "train": ("grpo_jax.train", "one method on one model; resumes its run"),
@@ -38,7 +40,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         )
         return 2
     module = importlib.import_module(COMMANDS[words[0]][0])
-    return module.main(words[1:])
+    try:
+        return module.main(words[1:])
+    except BrokenPipeError:
+        # Whoever read our output has enough; the rest must not fail at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return BROKEN_PIPE
 
 
 if __name__ == "__main__":

@@ -167,7 +167,7 @@ class Sampling:
     top_k: int = _knob(0, low=0)  # 0 is off; training allows nothing else
     top_p: float = _knob(1.0, above=0, high=1)  # 1 is off; the same
     min_p: float = _knob(0.0, low=0, below=1)  # 0 is off; the same
-    max_prompt_tokens: int = _knob(0, low=0)  # 0 is as long as the longest prompt
+    max_prompt_tokens: int = _knob(0, low=0)  # of training; 0 is the model's room
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -217,7 +217,8 @@ def _worded(gold: str, answer: str) -> bool:
     """Whether words are compared: the gold has some, or one side is nothing else."""
     if TEXT in gold:
         found = quantity(gold)
-        return found is None or not found.core or TEXT in found.core
+        core = found.core.replace(f"{TEXT}degrees{END}", "") if found else ""
+        return not core or TEXT in core
     if _WORD.fullmatch(gold) or _WORD.fullmatch(answer):
         return True
     return answer[:1] == TEXT and answer[-1:] == END

@@ -20,7 +20,6 @@ from grpo_jax import (
     evaluator,
     fingerprints,
     models,
-    readings,
     rewards,
     rundir,
     scores,
@@ -123,10 +122,10 @@ def evaluate(
         print(f"warning: {warning}")
     if against is not None:
         numbers["against"] = _compare(whole, *against, of.config)
-    if parts.task.locked:
-        noted = pathlib.Path(of.config.data.readings).expanduser()
-        numbers["readings"] = readings.count(noted, parts.task.split)
-        print(f"{parts.task.split} is locked; readings so far: {numbers['readings']}")
+    times = evaluator.times_read(parts)
+    if times is not None:
+        numbers["readings"] = times
+        print(f"{parts.task.split} is locked; readings so far: {times}")
     spent = ledger.by_phase()[Phase.EVAL]
     scores.write(path / "evaluation.json", numbers)
     print(

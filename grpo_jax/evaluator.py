@@ -6,6 +6,7 @@ from collections.abc import Callable
 from budgets.ledger import Phase
 from grpo_jax import evaluation, keys, metrics, readings, setup
 from grpo_jax.base import Params
+from grpo_jax.config import Config
 from grpo_jax.evaluation import Evaluation
 from grpo_jax.meter import Meter
 from grpo_jax.problem_pool import digest
@@ -69,7 +70,7 @@ def _note(parts: setup.Setup, path: pathlib.Path, update: int) -> None:
     """Writes a reading of a locked split down, once however often it is resumed."""
     if parts.task.locked:
         readings.note(
-            pathlib.Path(parts.config.data.readings).expanduser(),
+            _log(parts),
             split=parts.task.split,
             run=str(path),
             update=update,
@@ -78,7 +79,18 @@ def _note(parts: setup.Setup, path: pathlib.Path, update: int) -> None:
         )
 
 
-def warnings(whole: Evaluation, update: int, config) -> list[str]:
+def _log(parts: setup.Setup) -> pathlib.Path:
+    return pathlib.Path(parts.config.data.readings).expanduser()
+
+
+def times_read(parts: setup.Setup) -> int | None:
+    """Returns how often the held-out problems were read; None where nobody counts."""
+    if not parts.task.locked:
+        return None
+    return readings.count(_log(parts), parts.task.split)
+
+
+def warnings(whole: Evaluation, update: int, config: Config) -> list[str]:
     """Returns what an evaluation's shares warn of."""
     shares = {
         "update": update,

@@ -43,9 +43,8 @@ _PROSE = re.compile(
 )
 _BEHIND = re.compile(r"\s?\\?%|\s?[€£¥°$]|\s?(?P<word>[A-Za-z]{2,12})(?![A-Za-z])")
 _MATH_MARK = re.compile(r"\\\\(?![()\[\]])|\\\$|\$\$?|\\[()\[\]]")
-_WORD = (
-    r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|pi|or|and)(?![A-Za-z]))[A-Za-z]"
-)
+_CLOSE = {"$": "$", "$$": "$$", r"\[": r"\]", r"\(": r"\)"}
+_WORD = r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|pi|or|and)(?![A-Za-z]))[A-Za-z]"
 _PROSE_WORD, _LONG_WORD = re.compile(_WORD + "{2,}"), re.compile(_WORD + "{3,}")
 _COMMANDS = re.compile(
     r"\\(?:text|mbox|textbf|mathrm|operatorname|begin|end)\s?\{[^{}]*\}|\\[A-Za-z]+"
@@ -99,20 +98,16 @@ def _after_answer_is(text: str) -> str | None:
     tail = text[found.end() : found.end() + 2 * MAX_ANSWER].lstrip(" \t\n*:")
     if found["colon"] and not _STARTS_WITH_NUMBER.match(tail):
         return None  # a sentence, whose last number is meant
-    if tail.startswith(("$", "\\[", "\\(")):  # may go over several lines
-        segment = _first_math(tail)
-        if segment is not None:
-            tail = (
-                tail[:segment] + " " + _CLAIM_END.split(tail[segment:], maxsplit=1)[0]
-            )
-            return tail
-    return _CLAIM_END.split(tail, maxsplit=1)[0]
+    end = _first_math(tail) or 0  # mathematics may go over several lines
+    return tail[:end] + _CLAIM_END.split(tail[end:], maxsplit=1)[0]
 
 
 def _first_math(text: str) -> int | None:
-    """Where the mathematics that a text starts with ends."""
+    """Where the mathematics at the start of a text ends; None without any."""
     marks = list(_MATH_MARK.finditer(text))
-    close = {"$": "$", "$$": "$$", "\\[": "\\]", "\\(": "\\)"}[marks[0].group()]
+    if not marks or marks[0].start() > 0 or marks[0].group() not in _CLOSE:
+        return None
+    close = _CLOSE[marks[0].group()]
     return next((m.end() for m in marks[1:] if m.group() == close), None)
 
 

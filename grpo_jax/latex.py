@@ -88,7 +88,8 @@ def unwrap(text: str) -> str:
     while True:
         before = text
         text = text.strip(" *_`").rstrip(",;:")
-        text = text.removesuffix(r"\\").removesuffix(".")
+        text = text.removesuffix(r"\\")
+        text = text if text.endswith("..") else text.removesuffix(".")
         text = re.sub(r"^\\(?:boxed|fbox) ?(?=\{)", "", text)
         if text[:1] in ("{",) or text[:2] in (r"\(", r"\["):
             text = inside(text, ("{", r"\(", r"\[")) or text

@@ -16,7 +16,8 @@ from grpo_jax.units import quantity
 MAX_ANSWER = 1_000  # characters; below Python's limit on the digits of an integer
 
 # Patterns never nest one unbounded repetition in another: no catastrophic backtracking.
-_GROUPED = r"[1-9][0-9]{0,2}(?:(?:,[0-9]{3})+|(?: [0-9]{3})+)(?![0-9])"
+_BY_COMMAS = r"[1-9][0-9]{0,2}(?:,[0-9]{3})+(?![0-9])"
+_GROUPED = rf"{_BY_COMMAS}|[1-9][0-9]{{0,2}}(?: [0-9]{{3}})+(?![0-9])"
 _DECIMAL = rf"(?:(?:{_GROUPED}|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)"
 _SIGNED = rf"[+-]?{_DECIMAL}"
 _COMMA = r"[1-9][0-9]{0,2}(?:\.[0-9]{3})+,[0-9]+"  # 1.000,99
@@ -36,7 +37,9 @@ _FORMS = {
     ),
     "fraction": re.compile(
         _FRAC.format(_SIGNED)
-        + rf"|[({{]?(?P<n3>{_DECIMAL})[)}}]?/[({{]?(?P<d3>{_SIGNED})[)}}]?"
+        +  # 1 208/245 is a mixed number, so no spaces group here
+        rf"|[({{]?(?P<n3>(?:{_BY_COMMAS}|[0-9]+)(?:\.[0-9]*)?|\.[0-9]+)[)}}]?"
+        rf"/[({{]?(?P<d3>{_SIGNED})[)}}]?"
     ),
     "mixed": re.compile(
         rf"(?P<whole>[0-9]+) ?{_FRAC.format('[0-9]+')}"
@@ -60,8 +63,8 @@ class Numeral(NamedTuple):
 
 def numeral(text: str) -> Numeral | None:
     """Reads an answer in the one spelling as a number with its unit, or not at all."""
-    found = quantity(text)
-    if found is None or len(text) > MAX_ANSWER:
+    found = quantity(text) if len(text) <= MAX_ANSWER else None
+    if found is None:
         return None
     core = _LOOSE.sub("", found.core)
     for _ in range(3):

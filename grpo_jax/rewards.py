@@ -64,7 +64,8 @@ def _judge(gold: str, answer: str) -> bool:
     ):
         return gold.split() == answer.split()
     ask = symbolic.within(symbolic.LIMIT_SECONDS)
-    return equality.equal(latex.one_spelling(gold), latex.one_spelling(answer), ask)
+    ours, theirs = latex.one_spelling(gold), latex.one_spelling(answer)
+    return len(theirs) <= 2 * MAX_ANSWER and equality.equal(ours, theirs, ask)
 
 
 def _gold(answer: str) -> str:

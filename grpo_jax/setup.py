@@ -78,22 +78,14 @@ def prepare(config: Config, *, trains: bool = True) -> Setup:
     model, tokenizer = describe_model(config)
     task = _encoded(config, build.task(config), model, tokenizer, trains)
     stop_ids = prompts.stop_ids(tokenizer, model.stop_ids)
-    longest = max(len(p.prompt) for p in (*task.train, *task.evaluation))
-    width = config.sampling.max_prompt_tokens or longest
-    limit = max(config.sampling.max_new_tokens * trains, evaluation_limit(config))
-    if width + limit > model.max_positions:
-        raise ValueError(
-            f"prompts of {width} tokens and {limit} new ones exceed the"
-            f" {model.max_positions} positions of the model; lower"
-            " sampling.max_new_tokens"
-        )
-    sampler = functools.partial(
-        Sampler,
-        stop_ids=rollout.stops(stop_ids),
-        width=width,
-        row_sharding=_rows(mesh),
-    )
     how, wanted = config.sampling, config.evaluation
+    if trains:
+        _check_room(task.train, how.max_new_tokens, model, "sampling")
+    section = "evaluation" if wanted.max_new_tokens else "sampling"
+    _check_room(task.evaluation, evaluation_limit(config), model, section)
+    sampler = functools.partial(
+        Sampler, stop_ids=rollout.stops(stop_ids), row_sharding=_rows(mesh)
+    )
     together = _rows_together(wanted.batch_prompts, len(task.evaluation), config)
     return Setup(
         config=config,
@@ -109,6 +101,7 @@ def prepare(config: Config, *, trains: bool = True) -> Setup:
         task=task,
         train=sampler(
             decoding=rollout.decoding(how.temperature),
+            width=_width(task.train),
             rows=how.prompts_per_update,
             max_new_tokens=how.max_new_tokens,
             prompt_sharding=_prompts(mesh, how.prompts_per_update),
@@ -117,6 +110,7 @@ def prepare(config: Config, *, trains: bool = True) -> Setup:
             decoding=rollout.decoding(
                 wanted.temperature, wanted.top_k, wanted.top_p, wanted.min_p
             ),
+            width=_width(task.evaluation),
             rows=together,
             max_new_tokens=evaluation_limit(config),
             prompt_sharding=_prompts(mesh, together),
@@ -149,9 +143,29 @@ def _encoded(
         prompts.check_known(train, tokenizer)
         prompts.check_lengths(train, most)
     evaluation = prompts.encode_all(
-        _without(task.evaluation, shown), template, tokenizer, limit=most
+        _without(task.evaluation, shown),
+        template,
+        tokenizer,
+        limit=model.max_positions,  # a held-out problem is never left out
     )
     return task._replace(train=train, evaluation=evaluation, counts=counts)
+
+
+def _width(problems: Sequence[Problem]) -> int:
+    return max((len(problem.prompt) for problem in problems), default=1)
+
+
+def _check_room(
+    problems: Sequence[Problem], limit: int, model: models.ModelConfig, section: str
+) -> None:
+    """Refuses prompts and answers that have no room in the model."""
+    width = _width(problems)
+    if width + limit > model.max_positions:
+        raise ValueError(
+            f"prompts of {width} tokens and {limit} new ones exceed the"
+            f" {model.max_positions} positions of the model; lower"
+            f" {section}.max_new_tokens or set sampling.max_prompt_tokens"
+        )
 
 
 def _rows_together(most: int, problems: int, config: Config) -> int:

@@ -236,6 +236,9 @@ def _conclude(parts: setup.Setup, kept: Books, update: int) -> None:
         print(
             "gain: unknown, since eval.jsonl has no base evaluation of these problems"
         )
+    times = evaluator.times_read(parts)
+    if times is not None:
+        print(f"{parts.task.split} is locked; readings so far: {times}")
     outside = ", ".join(
         f"{phase} {apart[phase].device_seconds:.0f}"
         for phase in (Phase.COMPILE, Phase.PRETRAIN, Phase.EVAL, Phase.CHECKPOINT)

@@ -105,6 +105,8 @@ def _named(words: str) -> tuple[str, int] | None:
     for mark, name in _MARKS.items():
         words = words.replace(mark, f" {name} ")
     words = words.replace(TEXT, " ").replace(END, " ").replace("/", " per ").lower()
+    if ".." in words:
+        return None  # digits left out
     rest = [w.strip(".()") for w in re.findall(r"[^\s^]+|\^[23]?", words)]
     rest = [w for w in rest if w and w not in _FILLERS]
     scale, unit = 1, []

@@ -1,12 +1,12 @@
 r"""Gold answers of the public sets, graded against their own full solutions.
 
 Levels 3 to 5 of MATH hold 4,483 numeric answers of 5,586 in train, 2,944 of 3,669 in
-test and 295 of 367 in MATH-500. An independent count found 4,454, 2,930 and 293. Ours is
-wider by 29, 14 and 2 rows. A number with a name or another figure before it, such as
-`k = 6` or `0.56 = 56\%`, makes 22, 13 and 1 of them. The rest lie among forms that a
-stricter reader leaves out: an approximation (`\approx 8.24 \text{ mph}`: 2, 0, 0), spaces
-inside separators (`111, \! 111`: 0, 1, 0), a number as words (`\text{13}`: 0, 1, 0), a
-full stop behind (1, 0, 0), and abbreviated or unusual units (`1.85\ \text{USD}`).
+test and 295 of 367 in MATH-500. An independent count found 4,454, 2,930 and 293, which
+is fewer by 29, 14 and 2. A name or another figure before the number (`k = 6`,
+`0.56 = 56\%`) makes 22, 13 and 1 of them. The rest lie among forms that a stricter
+reader leaves out: an approximation (`\approx 8.24 \text{ mph}`: 2, 0, 0), spaces in
+separators (`111, \! 111`: 0, 1, 0), a number as words (`\text{13}`: 0, 1, 0), a full
+stop behind (1, 0, 0), abbreviated or rare units (`1.85\ \text{USD}`: 4, 1, 1).
 Not numeric in both: roots, pi, powers such as `2^{10}`, other bases, ratios and times.
 """
 

@@ -16,7 +16,7 @@ NEEDS_CASES = pytest.mark.skipif(
     not FOLDER.exists(), reason="needs the shared grading cases"
 )
 DISAGREEMENTS = {
-    "g0028": "a line break ends $...$: the last number is not looked for behind it",
+    "g0028": "a line break inside $...$ hides an answer; ours reads it",
     "g0120": "sixteen digits of a decimal equal 1/12; ours compares exactly",
     "g0166": "a sentence 'the final answer is' beats a box; in ours the box wins",
     "g0278": "a decimal is refused for a fraction; ours compares values",

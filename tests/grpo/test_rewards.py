@@ -70,14 +70,33 @@ def test_without_a_box_nothing_counts_when_a_box_is_required():
         ("18", r"\$18|18\text{ dollars}|£18|18.00", r"18 cents|1800\text{ cents}"),
         (r"\$0.20", r"0.2|\$0.2|0.20\text{ dollars}", r"20\text{ cents}|20|€0.20"),
         (r"15\mbox{ cm}^2", r"15|15\mathrm{~cm}^{2}|15 sq. cm", r"15\text{ cm}|15 m^2"),
-        (r"60\text{ mph}", r"60\text{ miles per hour}|60 miles/hour", r"60\text{ km/h}"),
+        (
+            r"60\text{ mph}",
+            r"60\text{ miles per hour}|60 miles/hour",
+            r"60\text{ km/h}",
+        ),
         (r"90^\circ", r"90|90°|90\text{ degrees}", r"\frac{\pi}{2}|90\text{ radians}"),
         (r"\frac{\pi}{2}", r"\pi/2|0.5\pi", r"90^\circ|1.5708"),
-        ("7", r"7\pm 0|x = 7|\text{The answer is }7|\textbf{7}|7.", r"7\pm1|7\pi|7x|7i"),
-        ("7", r"4+3|\sqrt{49}|14/2|(7)|6.\overline{9}", r"7 or 3|7, 3|7!|7_8|x>7|7 squared"),
+        (
+            "7",
+            r"7\pm 0|x = 7|\text{The answer is }7|\textbf{7}|7.",
+            r"7\pm1|7\pi|7x|7i",
+        ),
+        (
+            "7",
+            r"4+3|\sqrt{49}|14/2|(7)|6.\overline{9}",
+            r"7 or 3|7, 3|7!|7_8|x>7|7 squared",
+        ),
         ("1000000", r"10^6|1 million|\text{1,000,000}", r"1000000.0000001|1.000,000"),
+        ("7", r"7\text{ ways}|7 apples", r"7\text{ dozen}|7\text{ or so}|7 hundred"),
         ("72", r"72|8\cdot 9 = 72|\approx 72", r"7 2|\approx 71|x \ne 72|x >= 72"),
-        ("6,8", r"8,6|\{6, 8\}|6\text{ and }8|x=6\text{ or }x=8", r"6|6.8|68|6,8,10"),
+        (
+            "6,8",
+            r"8,6|\{6, 8\}|6\text{ and }8|x=6\text{ or }x=8",
+            r"6|6.8|68|6,8,10|(8,6)",
+        ),
+        ("6,8", "(6,8)", "(8,6)"),
+        ("x^2+y^2=13", "13 = y^2+x^2|y^2+x^2=13", "13|x^2-y^2=13"),
         ("(1,2)", r"\left(1, \frac42\right)|(x,y)=(1,2)", r"(2,1)|[1,2]|\{1,2\}|1.2"),
         ("(1,200)", r"(1, 200)", r"1200|(200,1)"),
         ("[0,1)", r"0 \le x < 1|x \in [0,1)", r"(0,1)|[0,1]|0\le x\le 1"),
@@ -182,6 +201,7 @@ def test_same_is_equality_of_extracted_answers_in_both_directions():
     assert rewards.same("x=5", "5")
     assert rewards.same("5", "x=5")
     assert rewards.same("(x+1)^2", "x^2+2x+1")
+    assert rewards.same("x^2+y^2=4", "4") == rewards.same("4", "x^2+y^2=4")
     assert not rewards.same("1/2", "0.51")
     assert not rewards.same("", "")
     assert not rewards.same("\\boxed{", "7")
