@@ -3,9 +3,9 @@ r"""Gold answers of the public sets, graded against their own full solutions.
 Levels 3 to 5 of MATH hold 4,483 numeric answers of 5,586 in train, 2,944 of 3,669 in
 test and 295 of 367 in MATH-500. An independent count found 4,454, 2,930 and 293, which
 is fewer by 29, 14 and 2. A name or another figure before the number (`k = 6`,
-`0.56 = 56\%`) makes 21, 12 and 1 of them: a gold that names its value is still a number.
-Which the other 8, 2 and 1 are cannot be told from a count; forms that a stricter reader
-may leave out are an approximation (`\approx 8.24 \text{ mph}`), a number in words
+`0.56 = 56\%`) makes 21, 12 and 1 of them: what names its value is still a number. Which
+the other 8, 2 and 1 are cannot be told from a count; forms that a stricter reader may
+leave out are an approximation (`\approx 8.24 \text{ mph}`), a number in words
 (`\text{13}`), a full stop behind it, and things counted (`9\text{ values}`).
 Not numeric in both: roots, pi, powers such as `2^{10}`, other bases, ratios and times.
 """

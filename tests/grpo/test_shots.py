@@ -8,7 +8,7 @@ import pytest
 
 from grpo_jax import build, config, prompts, shots, splits, tasks, tokens
 from grpo_jax.base import Problem, Verdict
-from grpo_jax.rewards import last_box
+from grpo_jax.rewards import extract
 
 DATA = pathlib.Path(__file__).parents[2].parent / "shared/data"
 
@@ -72,7 +72,7 @@ def test_examples_of_math_are_neither_short_nor_long():
     given = [problem(row["problem"], row["solution"]) for row in rows]
     usable = [p for p in given if "[asy]" not in p.question + p.solution]
     found = shots.worked_examples(given, 300)
-    assert all(last_box(answer) for _, answer in found)
+    assert all(extract(answer, require_box=True) for _, answer in found)
     assert not any("[asy]" in text for pair in found for text in pair)
     assert len({splits.text_identity(asked) for asked, _ in found}) == 300
     lengths = np.log([len(p.solution.strip()) for p in usable])

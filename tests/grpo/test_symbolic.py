@@ -93,20 +93,23 @@ def test_grading_works_in_threads_where_signals_do_not():
         assert all(threads.map(run, range(8)))
 
 
+FORKED = """
+import os
+from grpo_jax import rewards
+assert rewards.grade(r"\\boxed{2y}", "y+y").correct
+child = os.fork()
+if child == 0:
+    rewards._judge.cache_clear()
+    os._exit(0 if rewards.grade(r"\\boxed{2y}", "y+y").correct else 1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+assert rewards.grade(r"\\boxed{3y}", "y+2y").correct
+"""
+
+
 def test_a_forked_process_has_a_worker_of_its_own():
-    assert rewards.grade(r"\boxed{2y}", "y+y").correct
-    reading, writing = os.pipe()
-    child = os.fork()
-    if child == 0:  # leaves by os._exit, so that no fixture runs twice
-        rewards._judge.cache_clear()
-        right = agree(grade_all(SYMBOLIC), SYMBOLIC)
-        os.write(writing, b"right" if right else b"wrong")
-        os._exit(0)
-    os.waitpid(child, 0)
-    assert os.read(reading, 10) == b"right"
-    os.close(reading)
-    os.close(writing)
-    assert rewards.grade(r"\boxed{3y}", "y+2y").correct
+    # In a process of its own, since forking one whose JAX has threads may hang.
+    done = subprocess.run([sys.executable, "-c", FORKED], cwd=ROOT, timeout=120)
+    assert done.returncode == 0
 
 
 def test_a_spawned_process_grades():
