@@ -1,8 +1,10 @@
 """What the subcommands share: exit codes, and faults of the user in one line."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+
+from grpo_jax.splits import Count
 
 DONE, WRONG_INPUT, STOPPED_ITSELF, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
 
@@ -24,3 +26,10 @@ def user_faults() -> Iterator[None]:
 def one_line(fault: BaseException) -> str:
     """Returns the message of a fault without line breaks."""
     return " ".join(str(fault).split())
+
+
+def say_counts(counts: Iterable[Count]) -> None:
+    """Writes where a task's problems come from, leaving out what removed none."""
+    for what, number in counts:
+        if number:
+            print(f"{what}: {number}", file=sys.stderr)

@@ -129,7 +129,7 @@ def _data(config: Config) -> None:
         )
         return
     _refuse(
-        not data.train,
+        not (data.train or data.evaluation),
         "data.train is empty; task.name='dataset' needs problems, such as"
         " data.train=math/train, a .jsonl file or a hub name",
     )

@@ -17,6 +17,7 @@ from grpo_jax import (
     books,
     checkpoint,
     config,
+    evaluation,
     evaluator,
     fingerprints,
     models,
@@ -33,10 +34,12 @@ from grpo_jax.command import (
     STOPPED_ITSELF,
     TERMINATED,
     one_line,
+    say_counts,
     user_faults,
 )
 from grpo_jax.compilations import Watch
 from grpo_jax.config import Config
+from grpo_jax.evaluation import Evaluation
 from grpo_jax.progress import Progress
 from grpo_jax.signals import Signals, Terminated
 
@@ -82,21 +85,50 @@ def load(of: Subject, parts: setup.Setup) -> Params:
     return checkpoint.read_params(of.run / "checkpoints", of.update, like)
 
 
-def evaluate(
-    of: Subject,
-    parts: setup.Setup,
-    directory: rundir.RunDirectory,
-    params: Params,
-    against: tuple[pathlib.Path, Any] | None,
-) -> None:
+class Job(NamedTuple):
+    """An evaluation that was checked and may begin or go on."""
+
+    of: Subject
+    parts: setup.Setup
+    directory: rundir.RunDirectory
+    params: Params
+    against: tuple[pathlib.Path, Evaluation] | None
+
+
+def prepare(wanted: argparse.Namespace) -> Job:
+    """Checks what the user gave, and brings the directory to its last whole part.
+
+    Raises:
+      ValueError: one line, for anything that cannot be evaluated or compared.
+    """
+    prefix = f"eval-{pathlib.Path(wanted.model.rstrip('/')).name}-"
+    settings = config.load(wanted.config, wanted.overrides, prefix=prefix)
+    of = subject(wanted.model, settings)
+    home = pathlib.Path(of.config.run.dir).expanduser()
+    directory = rundir.RunDirectory(home, of.config)
+    parts = setup.prepare(of.config, trains=False)
+    ids, against = [problem.id for problem in parts.task.evaluation], None
+    evaluation.check_problems(home, of.update, parts.task.split, ids)
+    if wanted.against is not None:
+        theirs = scores.other(wanted.against, parts.task.split, ids)
+        against = wanted.against, theirs
+    params = load(of, parts)
+    directory.claim(of.config)
+    if of.run is None:
+        fingerprints.claim(home / "model.json", of.config.model.path)
+    directory.keep_whole_parts(of.update, total=len(ids), batch=parts.evaluation.rows)
+    return Job(of, parts, directory, params, against)
+
+
+def evaluate(job: Job) -> None:
     """Evaluates what is left, writes `evaluation.json`, and prints it."""
-    signals, path = Signals(), directory.path
-    ledger, watch = Ledger(path / "ledger.jsonl"), Watch()
+    of, parts, path = job.of, job.parts, job.directory.path
+    signals, ledger, watch = Signals(), Ledger(path / "ledger.jsonl"), Watch()
     progress = Progress(ledger)
     try:
         whole = evaluator.run(
             parts,
-            params,
+            job.params,
             path=path,
             update=of.update,
             meter=books.make_meter(parts, ledger, watch, Labels()),
@@ -116,18 +148,17 @@ def evaluate(
         **scores.summary(whole, equal=rewards.same),
     }
     print(f"model: {numbers['model']}" + (f", update {of.update}" if of.run else ""))
-    for line in scores.lines(parts.task.split, whole, numbers):
-        print(line)
+    print(*scores.lines(parts.task.split, whole, numbers), sep="\n")
     for warning in evaluator.warnings(whole, of.update, of.config):
         print(f"warning: {warning}")
-    if against is not None:
-        numbers["against"] = _compare(whole, *against, of.config)
+    if job.against is not None:
+        numbers["against"] = _compare(whole, *job.against, of.config)
     times = evaluator.times_read(parts)
     if times is not None:
         numbers["readings"] = times
         print(f"{parts.task.split} is locked; readings so far: {times}")
-    spent = ledger.by_phase()[Phase.EVAL]
     scores.write(path / "evaluation.json", numbers)
+    spent = ledger.by_phase()[Phase.EVAL]
     print(
         f"spent: {spent.generated:,} generated tokens,"
         f" {spent.device_seconds:.0f} device-seconds"
@@ -135,7 +166,9 @@ def evaluate(
     print(f"evaluation: {path}")
 
 
-def _compare(whole, path: pathlib.Path, theirs, settings: Config) -> dict[str, Any]:
+def _compare(
+    whole: Evaluation, path: pathlib.Path, theirs: Evaluation, settings: Config
+) -> dict[str, Any]:
     numbers = scores.comparison(whole, theirs)
     print(scores.comparison_line(str(path), numbers))
     for option in scores.differing(path, settings):
@@ -161,32 +194,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = parser.parse_intermixed_args(argv)
     try:
         with user_faults():
-            name = pathlib.Path(wanted.model.rstrip("/")).name
-            settings = config.load(
-                wanted.config, wanted.overrides, prefix=f"eval-{name}-"
-            )
-            of = subject(wanted.model, settings)
-            home = pathlib.Path(settings.run.dir).expanduser()
-            directory = rundir.RunDirectory(home, of.config)
-            parts = setup.prepare(of.config, trains=False)
-            against = None
-            if wanted.against is not None:
-                ids = tuple(p.id for p in parts.task.evaluation)
-                against = (
-                    wanted.against,
-                    scores.other(wanted.against, parts.task.split, ids),
-                )
-            params = load(of, parts)
-            directory.claim(of.config)
-            if of.run is None:
-                fingerprints.claim(home / "model.json", of.config.model.path)
-            directory.keep_whole_parts(
-                of.update,
-                total=len(parts.task.evaluation),
-                batch=parts.evaluation.rows,
-            )
-        rundir.write_environment(home / "environment.json", of.config)
-        evaluate(of, parts, directory, params, against)
+            job = prepare(wanted)
+        file = job.directory.path / "environment.json"
+        rundir.write_environment(file, job.of.config)
+        say_counts(job.parts.task.counts)
+        evaluate(job)
     except Terminated:
         print("stopped by SIGTERM; the same command resumes", file=sys.stderr)
         return TERMINATED

@@ -204,6 +204,25 @@ def read(directory: pathlib.Path, update: int, split: str) -> Evaluation | None:
     )
 
 
+def check_problems(
+    directory: pathlib.Path, update: int, split: str, ids: Sequence[str]
+) -> None:
+    """Refuses to go on with an evaluation of other problems.
+
+    Args:
+      directory: of the run.
+      update: whose parameters were evaluated.
+      split: name of the held-out problems.
+      ids: of the problems as they are now, in order.
+    """
+    before = read(directory, update, split)
+    if before is not None and list(before.ids) != list(ids[: len(before.ids)]):
+        raise ValueError(
+            f"{directory / 'eval.jsonl'} holds other problems of {split} than there"
+            " are now; restore the problems or choose another run.dir"
+        )
+
+
 def take(whole: Evaluation, places: Sequence[int]) -> Evaluation:
     """Returns the problems at `places`, in that order."""
 

@@ -51,7 +51,7 @@ def load(
     r"""Makes a task of two sides, each named as in `presets.find`.
 
     Args:
-      train: what to train on.
+      train: what to train on; empty is nothing, for an evaluation alone.
       evaluation: what to hold out; empty is a share of `train` by hash of the text.
       root: directory with copies of the presets; empty is the hub.
       own: how rows look that are no preset's; None tries the usual names.
@@ -68,27 +68,28 @@ def load(
       ValueError: a side cannot be read, is damaged or empty, or must not be used so.
     """
     own = own or Layout()
-    taught = presets.find(train, own)
+    taught = presets.find(train, own) if train else None
     held = presets.find(evaluation, own) if evaluation else None
     _check_sides(train, evaluation, taught, held, root)
-    used = [taught] if held is None else [taught, held]
-    shelf, missing = read_all(used, root)
+    shelf, missing = read_all([side for side in (taught, held) if side], root)
     check_damage(shelf, max_dropped)
-    pool, asked = _side("train", taught, shelf, root), Side("evaluation", ())
+    pool, asked = Side("train", ()), Side("evaluation", ())
     if held is not None:
         asked = _side("evaluation", held, shelf, root)
-    pool = _without_held_out(pool, shelf, evaluation, asked)
+    if taught is not None:
+        pool = _side("train", taught, shelf, root)
+        pool = _without_held_out(pool, shelf, evaluation, asked)
     if held is None:
         pool, asked = _hold_out(pool, holdout)
     _check_levels(levels, pool, asked)
     pool, asked = (_filtered(side, levels, numeric) for side in (pool, asked))
-    if half:
+    if half and pool.problems:
         mine = splits.half(pool.problems, half)
         rest = [p for p in pool.problems if p.id in mine]
         pool = pool.then(rest, Count(f"in half {half}, kept", len(rest)))
     pool, asked = _limited(pool, max_train), _limited(asked, max_evaluation)
     counts = (*pool.counts, *missing, *asked.counts)
-    _check_result(pool, asked)
+    _check_result(*([pool, asked] if train else [asked]))
     return Task(
         train=pool.problems,
         evaluation=asked.problems,
@@ -100,9 +101,16 @@ def load(
 
 
 def _check_sides(
-    train: str, evaluation: str, taught: Split, held: Split | None, root: str
+    train: str, evaluation: str, taught: Split | None, held: Split | None, root: str
 ) -> None:
     """Refuses to train on what is held out or evaluated."""
+    if taught is None:
+        if held is None:
+            raise ValueError(
+                "data.train and data.evaluation are both empty; name problems, such as"
+                " data.train=math/train"
+            )
+        return
     if taught.held_out:
         kind = "locked" if taught.locked else "held-out"
         raise ValueError(
@@ -222,15 +230,16 @@ def _limited(side: Side, most: int) -> Side:
     return side.then(rest, Count("kept", len(rest)))
 
 
-def _check_result(pool: Side, asked: Side) -> None:
-    for side in (pool, asked):
+def _check_result(*sides: Side) -> None:
+    for side in sides:
         if not side.problems:
             steps = ", ".join(f"{what} {number}" for what, number in side.counts)
             raise ValueError(
                 f"no problem is left ({steps}); loosen data.levels, data.numeric,"
                 " data.half or data.holdout, or name another set"
             )
-    both = identities(pool.problems) & identities(asked.problems)
+    held = [identities(side.problems) for side in sides]
+    both = held[0] & held[-1] if len(held) > 1 else ()
     if both:
         raise ValueError(
             f"{len(both)} problems stand in training and in evaluation, such as"

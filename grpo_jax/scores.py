@@ -2,7 +2,7 @@
 
 import json
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -95,7 +95,7 @@ def _row(name: str, cells: list[str]) -> str:
     return f"{name:8}" + "".join(f"{cell:>9}" for cell in cells)
 
 
-def other(path: pathlib.Path, split: str, ids: tuple[str, ...]) -> Evaluation:
+def other(path: pathlib.Path, split: str, ids: Sequence[str]) -> Evaluation:
     """Reads the latest evaluation of a directory, its problems in the order of `ids`.
 
     Args:

@@ -133,6 +133,11 @@ def _encoded(
     most = config.sampling.max_prompt_tokens or model.max_positions
     train, counts = (), task.counts
     if trains:
+        if not task.train:
+            raise ValueError(
+                "there are no problems to train on; set data.train, such as"
+                " data.train=math/train, a .jsonl file or a hub name"
+            )
         train = prompts.encode(_without(task.train, shown), template, tokenizer)
         if config.task.name == "dataset":
             # Nobody reads through a published data set to find the long ones.

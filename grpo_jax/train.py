@@ -38,6 +38,7 @@ from grpo_jax.command import (
     STOPPED_ITSELF,
     TERMINATED,
     one_line,
+    say_counts,
     user_faults,
 )
 from grpo_jax.signals import Signals, Terminated
@@ -277,6 +278,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         directory.claim(settings)
         kept = books.open_books(parts, directory)
     rundir.write_environment(directory.path / "environment.json", settings)
+    say_counts(parts.task.counts)
     try:
         train(parts, params, kept)
     except Terminated:
