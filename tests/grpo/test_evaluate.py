@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from budgets import jsonl, stats
-from grpo_jax import config, evaluate, evaluation, models, setup
+from grpo_jax import config, evaluate, evaluation, models, setup, train
 
 ROOT = pathlib.Path(__file__).parents[2]
 SETTINGS = """
@@ -52,6 +52,16 @@ def command(folder, run, *more, model="model"):
         *(sys.executable, "-m", "distill_jax.cli", "evaluate", str(folder / model)),
         *(str(folder / "sums.toml"), f"run.dir={run}", *more),
     ]
+
+
+def here(capsys, *args, **kwargs):
+    """The command in this process."""
+    try:
+        code = evaluate.main(command(*args, **kwargs)[4:])
+    except SystemExit as stop:
+        code = stop.code
+    printed = capsys.readouterr()
+    return code, printed.out, printed.err
 
 
 def start(*args, **kwargs):
@@ -142,10 +152,10 @@ def test_the_numbers_are_those_of_the_matrix(whole):
     assert f"{found['accuracy']:.4f}" in output
 
 
-def test_a_comparison_is_paired_and_says_what_differs(folder, whole):
+def test_a_comparison_is_paired_and_says_what_differs(folder, whole, capsys):
     run = folder / "colder"
     more = ("evaluation.temperature=0.5", "--against", str(whole[0]))
-    code, output = finish(folder, run, *more, model="other")
+    code, output, _ = here(capsys, folder, run, *more, model="other")
     assert code == 0, output
     a, b = (evaluation.read(x, 0, "eval") for x in (run, whole[0]))
     interval = stats.paired_bootstrap(a.correct, b.correct)
@@ -161,43 +171,57 @@ def test_a_comparison_is_paired_and_says_what_differs(folder, whole):
         (["--against", "nowhere"], "has no evaluation of eval"),
         (["task.num_eval=9", "--against", "WHOLE"], "9 of them among the 9 here"),
         (["evaluation.samples=0"], "evaluation.samples"),
+        (["task.name=dataset"], "data.train is empty"),
     ],
 )
-def test_wrong_input_is_one_line_and_costs_nothing(folder, whole, more, said, tmp_path):
+def test_wrong_input_is_one_line_and_costs_nothing(
+    folder, whole, more, said, tmp_path, capsys
+):
     more = [str(whole[0]) if word == "WHOLE" else word for word in more]
-    code, output = finish(folder, tmp_path / "run", *more)
-    assert (code, len(output.splitlines())) == (2, 1), output
-    assert said in output
+    code, _, faults = here(capsys, folder, tmp_path / "run", *more)
+    assert (code, len(faults.splitlines())) == (2, 1), faults
+    assert said in faults
     assert not (tmp_path / "run" / "eval.jsonl").exists()
 
 
-def test_other_weights_at_the_same_place_are_not_mixed_in(folder, whole, tmp_path):
+@pytest.fixture
+def copied(folder, whole, tmp_path):
+    """The finished evaluation of a model, both in a place of their own."""
     shutil.copytree(folder / "model", tmp_path / "model")
     shutil.copytree(whole[0], tmp_path / "run")
-    text = (tmp_path / "run" / "config.toml").read_text()
-    text = text.replace(str(folder / "model"), str(tmp_path / "model"))
-    (tmp_path / "run" / "config.toml").write_text(text)
+    file = tmp_path / "run" / "config.toml"
+    text = file.read_text()
+    file.write_text(text.replace(str(folder / "model"), str(tmp_path / "model")))
     (tmp_path / "sums.toml").write_text(SETTINGS)
-    assert finish(tmp_path, tmp_path / "run")[0] == 0
+    return tmp_path
+
+
+def test_other_weights_at_the_same_place_are_not_mixed_in(copied, folder, capsys):
+    assert here(capsys, copied, copied / "run")[0] == 0
     weights = "model.safetensors"
-    shutil.copy(folder / "other" / weights, tmp_path / "model" / weights)
-    code, output = finish(tmp_path, tmp_path / "run")
+    shutil.copy(folder / "other" / weights, copied / "model" / weights)
+    code, _, faults = here(capsys, copied, copied / "run")
     assert code == 2
-    assert "are not those" in output
+    assert "are not those" in faults
 
 
-def test_a_run_directory_is_evaluated_at_its_latest_checkpoint(folder):
+def test_other_problems_are_not_mixed_in(copied, capsys):
+    rows = jsonl.read(copied / "run" / "eval.jsonl")
+    jsonl.rewrite(copied / "run" / "eval.jsonl", [rows[1], rows[0], *rows[2:]])
+    code, _, faults = here(capsys, copied, copied / "run")
+    assert code == 2
+    assert "holds other problems" in faults
+    assert len(jsonl.read(copied / "run" / "eval.jsonl")) == len(rows)
+
+
+def test_a_run_directory_is_evaluated_at_its_latest_checkpoint(folder, capsys):
     run = folder / "trained"
     shape = "width=16 num_layers=1 num_heads=2 num_kv_heads=1 head_dim=8 ffw=32"
     options = [f"model.{x}" for x in shape.split()]
     options += ["budget.updates=1", "sampling.prompts_per_update=2"]
     options += ["sampling.group_size=2", "run.tensorboard=false", f"run.dir={run}"]
-    train = [sys.executable, "-m", "distill_jax.cli", "train"]
-    done = subprocess.run(
-        [*train, str(folder / "sums.toml"), *options], cwd=ROOT, capture_output=True
-    )
-    assert done.returncode == 0, done.stderr
-    code, output = finish(folder, folder / "of-run", model="trained")
+    assert train.main([str(folder / "sums.toml"), *options]) == 0
+    code, output, _ = here(capsys, folder, folder / "of-run", model="trained")
     assert code == 0, output
     # The same parameters, problems and keys as the run's own evaluation.
     mine, theirs = (evaluation.read(x, 1, "eval") for x in (folder / "of-run", run))
