@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from types import MappingProxyType
 
+INTERRUPTED = 130
 BROKEN_PIPE = 141  # as a shell counts a process that SIGPIPE ended
 COMMANDS = MappingProxyType(
     {
@@ -41,11 +42,20 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     module = importlib.import_module(COMMANDS[words[0]][0])
     try:
-        return module.main(words[1:])
+        code = module.main(words[1:])
+    except KeyboardInterrupt:
+        print("interrupted; the same command begins again", file=sys.stderr)
+        code = INTERRUPTED
     except BrokenPipeError:
         # Whoever read our output has enough; the rest must not fail at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return BROKEN_PIPE
+    if code == INTERRUPTED:
+        # A compilation that goes on in a thread crashes the interpreter's own end.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    return code
 
 
 if __name__ == "__main__":

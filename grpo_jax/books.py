@@ -162,7 +162,12 @@ def _opened(
 
 
 def make_meter(
-    parts: setup.Setup, ledger: Ledger, watch: Watch, labels: Labels
+    parts: setup.Setup,
+    ledger: Ledger,
+    watch: Watch,
+    labels: Labels,
+    *,
+    stage: str = "train",
 ) -> Meter:
     """Returns what charges the run's work to `ledger`."""
     wanted = parts.config
@@ -178,6 +183,7 @@ def make_meter(
         temperature=wanted.sampling.temperature,
         window=wanted.sampling.max_new_tokens,
         slices=wanted.method.minibatches * wanted.optimizer.microbatches,
+        stage=stage,
     )
 
 

@@ -155,7 +155,8 @@ def _value(name: str, value: Any, wanted: type, rule: Any) -> Any:
     if choices and value not in choices:
         near = difflib.get_close_matches(value, choices, n=1)
         hint = f"; did you mean {near[0]!r}?" if near else ""
-        raise ValueError(f"{name}={value!r} must be one of {', '.join(choices)}{hint}")
+        shown = ", ".join(choice or "empty" for choice in choices)
+        raise ValueError(f"{name}={value!r} must be one of {shown}{hint}")
     for word, (text, holds) in _BOUNDS.items():
         bound = rule.get(word)
         if bound is not None and not holds(value, bound):

@@ -83,7 +83,13 @@ def _show(task: Task, settings: config.Config, most: int) -> None:
         print(name)
         for line in report(problems):
             print(f"  {line}")
-    model, tokenizer = setup.describe_model(settings)
+    try:
+        model, tokenizer = setup.describe_model(settings)
+    except ValueError as fault:
+        raise ValueError(
+            f"{fault}; lengths and examples need a tokenizer: name a model that is here"
+            " with model.path=..."
+        ) from fault
     template = build.template(settings, build.examples(settings, task))
     limits = {
         "sampling.max_prompt_tokens": settings.sampling.max_prompt_tokens,

@@ -36,6 +36,7 @@ _NAME = re.compile(r"[({\\]*[A-Za-z](?:[A-Za-z(){}\\', ]|_\{?[A-Za-z0-9]{1,3}\}?
 _LEAD = re.compile(
     rf"(?:{TEXT})? *(?:the )?(?:final )?answer(?: is)?:? *(?:{END})? *|\\approx *", re.I
 )
+_LABEL = re.compile(rf"{TEXT} *[A-Za-z]+(?: [A-Za-z]+){{0,3}}: *{END} *")  # Total: 5
 _MATRIX = re.compile(r"\\begin\{([pbB]?matrix)\}([\s\S]*)\\end\{\1\}")
 _BASED = re.compile(r"-?[0-9A-Za-z.]*[0-9A-Z][0-9A-Za-z.]*_(?:\{?[0-9]{1,2}\}?)")
 _DECIMAL_COMMA = re.compile(
@@ -59,6 +60,8 @@ def equal(gold: str, answer: str, ask: Ask) -> bool:
     if _squeezed(gold) == _squeezed(answer):
         return True
     ours, theirs = _sides(gold), _sides(answer)
+    if theirs is not None and _contradicts(*theirs):
+        return False
     if ours is None:
         return _value_equal(gold, theirs[1] if theirs else answer, ask)
     if not _names_value(ours[0]):
@@ -68,6 +71,13 @@ def equal(gold: str, answer: str, ask: Ask) -> bool:
     if _NAME.fullmatch(theirs[0]) and _squeezed(ours[0]) != _squeezed(theirs[0]):
         return False
     return _value_equal(ours[1], theirs[1], ask)
+
+
+def _contradicts(first: str, last: str) -> bool:
+    """Whether an answer says that two different numbers are equal, or `\\ne 5`."""
+    a, b = numeral(first), numeral(last)
+    unequal = a is not None and b is not None and not numerals_equal(a, b)
+    return unequal or first.endswith((r"\not", r"\ne"))
 
 
 def read(text: str) -> Numeral | None:
@@ -86,7 +96,8 @@ def _names_value(side: str) -> bool:
 
 def _settled(text: str) -> str:
     r"""Drops "the answer is", an approximation behind the value, and `\pm 0`."""
-    text = latex.unwrap(_LEAD.sub("", text, count=1) if _LEAD.match(text) else text)
+    lead = _LEAD.match(text) or _LABEL.match(text)
+    text = latex.unwrap(text[lead.end() :] if lead else text)
     if TEXT not in text:
         text = latex.unwrap(text.replace(END, ""))
     parts = latex.split(text, re.compile(r"\\approx"))
@@ -106,7 +117,7 @@ def _sides(text: str) -> tuple[str, str] | None:
 
 def _squeezed(text: str) -> str:
     """The text without spaces, save between digits, where 7 2 is not 72."""
-    return re.sub(r"(?<![0-9])\s+|\s+(?![0-9])", "", text)
+    return re.sub(r"(?<![0-9,.])\s+|\s+(?![0-9,.])", "", text)
 
 
 def _value_equal(gold: str, answer: str, ask: Ask) -> bool:
@@ -141,7 +152,9 @@ def numerals_equal(gold: Numeral, answer: Numeral) -> bool:
 
 def _units_agree(gold: str, answer: str) -> bool:
     if gold and answer:
-        return gold == answer
+        # Dollars agree with dollars per day: what is left out is no other unit.
+        a, b = sorted((gold, answer), key=len)
+        return a == b or b.startswith(f"{a} per ")
     return gold == answer or answer != "cent"
 
 

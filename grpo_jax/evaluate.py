@@ -105,13 +105,19 @@ def prepare(wanted: argparse.Namespace) -> Job:
     settings = config.load(wanted.config, wanted.overrides, prefix=prefix)
     of = subject(wanted.model, settings)
     home = pathlib.Path(of.config.run.dir).expanduser()
-    directory = rundir.RunDirectory(home, of.config)
+    with rundir.opened(home, of.config) as directory:
+        return _prepared(of, directory, wanted.against)
+
+
+def _prepared(
+    of: Subject, directory: rundir.RunDirectory, other: pathlib.Path | None
+) -> Job:
+    home = directory.path
     parts = setup.prepare(of.config, trains=False)
     ids, against = [problem.id for problem in parts.task.evaluation], None
     evaluation.check_problems(home, of.update, parts.task.split, ids)
-    if wanted.against is not None:
-        theirs = scores.other(wanted.against, parts.task.split, ids)
-        against = wanted.against, theirs
+    if other is not None:
+        against = other, scores.other(other, parts.task.split, ids)
     params = load(of, parts)
     directory.claim(of.config)
     if of.run is None:
@@ -131,7 +137,7 @@ def evaluate(job: Job) -> None:
             job.params,
             path=path,
             update=of.update,
-            meter=books.make_meter(parts, ledger, watch, Labels()),
+            meter=books.make_meter(parts, ledger, watch, Labels(), stage="evaluate"),
             progress=progress,
             obey=signals.obey,
         )
@@ -150,7 +156,7 @@ def evaluate(job: Job) -> None:
     print(f"model: {numbers['model']}" + (f", update {of.update}" if of.run else ""))
     print(*scores.lines(parts.task.split, whole, numbers), sep="\n")
     for warning in evaluator.warnings(whole, of.update, of.config):
-        print(f"warning: {warning}")
+        print(f"warning: {warning.partition(': ')[2]}")
     if job.against is not None:
         numbers["against"] = _compare(whole, *job.against, of.config)
     times = evaluator.times_read(parts)
@@ -158,10 +164,11 @@ def evaluate(job: Job) -> None:
         numbers["readings"] = times
         print(f"{parts.task.split} is locked; readings so far: {times}")
     scores.write(path / "evaluation.json", numbers)
-    spent = ledger.by_phase()[Phase.EVAL]
+    apart = ledger.by_phase()
+    spent, compiling = apart[Phase.EVAL], apart[Phase.COMPILE].device_seconds
     print(
-        f"spent: {spent.generated:,} generated tokens,"
-        f" {spent.device_seconds:.0f} device-seconds"
+        f"spent in all: {spent.generated:,} generated tokens,"
+        f" {spent.device_seconds:.0f} device-seconds, compiling {compiling:.0f}"
     )
     print(f"evaluation: {path}")
 

@@ -278,9 +278,10 @@ def sentence(name: str, correct: np.ndarray) -> str:
         for error, label in zip(errors, ("over problems", "of sampling"), strict=True)
         if error is not None
     ]
+    size = f"{problems} problems x {samples} samples"
     return (
         f"{name}: sampled-answer accuracy {stats.mean_at_n(correct):.4f}"
-        f" ({', '.join(parts)}; {problems} problems x {samples} samples)"
+        f" ({'; '.join([*filter(None, [', '.join(parts)]), size])})"
     )
 
 

@@ -88,10 +88,13 @@ def times_read(parts: setup.Setup) -> int | None:
 
 
 def warnings(whole: Evaluation, update: int, config: Config) -> list[str]:
-    """Returns what an evaluation's shares warn of."""
+    """Returns what an evaluation's shares warn of, with its own options as remedies."""
     shares = {
         "update": update,
         "truncated_share": float(whole.truncated.mean()),
         "grader_error_share": float(whole.errors.mean()),
     }
-    return metrics.alarms(shares, config.alarms)
+    return [
+        warning.replace("sampling.max_new_tokens", "evaluation.max_new_tokens")
+        for warning in metrics.alarms(shares, config.alarms)
+    ]

@@ -27,7 +27,8 @@ _ANSWER_IS = re.compile(
 )
 # A claim ends with its sentence, or where a reason follows.
 _CLAIM_END = re.compile(
-    r"\n|[.!?](?=\s|$)|, (?=[a-z])(?!and|or)| (?:because|since|which|where|as)\b"
+    r"\n|[.!?](?=\s|$)|, (?=[a-z])(?!and|or)| \((?=[a-z])(?!mod)"
+    r"| (?:because|since|which|where|as)\b"
 )
 _STARTS_WITH_NUMBER = re.compile(
     r"[*_\s]*(?:\\?[$€£]|\\[\[(]|[-+.(]?\s?[0-9]|\\frac|\\sqrt)"
@@ -38,7 +39,7 @@ _UNSIGNED = r"(?:[0-9]{1,3}(?:,[0-9]{3})+(?![0-9])|[0-9]+)(?:[.,][0-9]+)?"
 _FRAC = r"\\[dtc]?frac(?:\{[+-]?[0-9.,]{1,40}\}|[0-9])(?:\{[+-]?[0-9.,]{1,40}\}|[0-9])"
 # In prose a dash after a digit, a letter or a bracket is not the sign of a number.
 _PROSE = re.compile(
-    rf"(?:(?<![\w.)\]}}])[-+\u2212\u2013])?\\?[$€£]?(?:{_FRAC}|(?<![\w√{{.])(?<!sqrt\()(?:{_UNSIGNED}|\.[0-9]+)"
+    rf"(?:(?<![\w.)\]}}])[-+\u2212\u2013])?\\?[$€£]?(?:{_FRAC}|(?<![\w√{{.^])(?<!sqrt\()(?:{_UNSIGNED}|\.[0-9]+)"
     r"(?:/[0-9]+)?(?:\^\{?-?[0-9]+\}?|[A-Za-z]+[²³]?)?)"
 )
 _BEHIND = re.compile(r"\s?\\?%|\s?[€£¥°$]|\s?(?P<word>[A-Za-z]{2,12})(?![A-Za-z])")
@@ -46,6 +47,7 @@ _MATH_MARK = re.compile(r"\\\\(?![()\[\]])|\\\$|\$\$?|\\[()\[\]]")
 _CLOSE = {"$": "$", "$$": "$$", r"\[": r"\]", r"\(": r"\)"}
 _WORD = r"(?<![\\A-Za-z])(?!(?:sqrt|sin|cos|tan|log|ln|pi|or|and)(?![A-Za-z]))[A-Za-z]"
 _PROSE_WORD, _LONG_WORD = re.compile(_WORD + "{2,}"), re.compile(_WORD + "{3,}")
+_ENVIRONMENT = re.compile(r"\\(?:begin|end)\b")
 _COMMANDS = re.compile(
     r"\\(?:text|mbox|textbf|mathrm|operatorname|begin|end)\s?\{[^{}]*\}|\\[A-Za-z]+"
 )
@@ -81,8 +83,11 @@ def _last_match(pattern: re.Pattern[str], text: str) -> re.Match[str] | None:
 
 
 def _after_hashes(text: str) -> str | None:
+    """What stands behind the last `####`, unless that is the heading of a section."""
     _, mark, tail = text.rpartition("####")
-    return tail.split("\n", 1)[0] if mark else None
+    line, _, below = tail.strip().partition("\n")
+    heading = bool(below.strip()) and not _STARTS_WITH_NUMBER.match(line)
+    return line if mark and not heading else None
 
 
 def _answer_tag(text: str) -> str | None:
@@ -114,10 +119,9 @@ def _first_math(text: str) -> int | None:
 def _last_expression(text: str) -> str | None:
     """The last mathematical expression or number, whichever ends later."""
     text = text[-MAX_TAIL:]
-    line = text.rstrip().rpartition("\n")[2].strip()
-    if len(line) < 200 and re.search(r"[0-9½¼¾⅓⅔]|\\[A-Za-z]", line):
-        if not _PROSE_WORD.search(_COMMANDS.sub(" ", line)) and "$" not in line:
-            return line
+    line = text.rstrip().rpartition("\n")[2].strip().lstrip("=>•→∴ ")
+    if _is_expression(line):
+        return line
     math, found = _last_math(text), _last_match(_PROSE, text)
     if math is not None and (found is None or found.start() < math.stop):
         return text[math] + _behind(text, math.stop)
@@ -128,6 +132,15 @@ def _last_expression(text: str) -> str | None:
     hedged = len(before) < found.start() and other and other.end() == len(before)
     start = other.start() if hedged and other else found.start()
     return text[start : found.end()] + _behind(text, found.end())
+
+
+def _is_expression(line: str) -> bool:
+    """Whether a line is an answer and nothing else, with no words about it."""
+    foreign = any(c.isalpha() and not c.isascii() for c in line)
+    if len(line) >= 200 or "$" in line or foreign or _ENVIRONMENT.search(line):
+        return False
+    mathematics = re.search(r"[0-9½¼¾⅓⅔]|\\[A-Za-z]", line)
+    return bool(mathematics) and not _PROSE_WORD.search(_COMMANDS.sub(" ", line))
 
 
 def _behind(text: str, end: int) -> str:
@@ -168,7 +181,9 @@ def extract(response: str, *, require_box: bool = False) -> str | None:
     """
     # A lone surrogate cannot be written to a file, which is where answers go.
     text = response[-MAX_RESPONSE:].encode("utf-8", "replace").decode("utf-8")
-    text = _SPECIAL.sub("", text.rpartition("</think>")[2])
+    # Thoughts without an end have come to no answer.
+    text = text.rpartition("</think>")[2].partition("<think>")[0]
+    text = _SPECIAL.sub("", text)
     found = boxes(text)
     if found or require_box:
         return bounded(found[-1][1]) if found else None

@@ -18,16 +18,23 @@ _SIGNS = {
     **{"∞": r"\infty ", "≤": r"\le ", "≥": r"\ge ", "≠": r"\ne ", "≈": r"\approx "},
     **{"\u222a": r"\cup ", "°": r"^\circ ", "²": "^2", "³": "^3", "√": r"\sqrt "},
     **{"½": r"\frac{1}{2}", "¼": r"\frac{1}{4}", "¾": r"\frac{3}{4}"},
+    **{c: f"^{n}" for n, c in enumerate("⁴⁵⁶⁷⁸⁹", start=4)},
     **{"⅓": r"\frac{1}{3}", "⅔": r"\frac{2}{3}", "±": r"\pm "},
 }
 _TABLE = str.maketrans(_SIGNS)
 _FONT = r"\\(?:text(?:rm|bf|it|sf|tt|normal|up|md)?|mbox|hbox|mathrm|emph|rm)"
 _LETTERS = re.compile(r"\\(?:mathrm|mathbf|mathit|boldsymbol|bold|bm)\s?\{(\w)\}")
+_NUMBER_FIRST = re.compile(
+    rf" *([-+]?{DOLLAR}?[0-9][0-9,]*(?:\.[0-9]+)?(?:/[0-9]+)?)(?![0-9.,/:])(?= |$)"
+)
 _PLAIN = re.compile(
     r"\\(?:operatorname|mathbf|mathit|mathsf|boldsymbol)\s?\{([^{}]*)\}"
 )
 _WORDS = re.compile(rf"{_FONT}\s?\{{([^{{}}]*)\}}")
 _POWER_OF_UNIT = re.compile(rf"{END} ?\^ ?\{{? ?([23]) ?\}}?(?![0-9])")
+_PER = re.compile(
+    rf"\\frac ?\{{{TEXT}([^{END}]*){END}\}} ?\{{{TEXT}([^{END}]*){END}\}}"
+)
 _UNIT_SQUARED = re.compile(r"(?<![A-Za-z\\])(m|cm|mm|km|dm|in|ft|yd|mi)([²³])")
 _RULES = tuple(
     (re.compile(pattern), to)
@@ -40,6 +47,11 @@ _RULES = tuple(
         ),
         (r"(?<!\\)\\[,;:> ]|~|\\(?:q?quad|thinspace|nobreak)(?![A-Za-z])", " "),
         (r"\{,\}", ","),
+        (r"\{:\}|\\colon(?![A-Za-z])", ":"),
+        (r"\\varnothing(?![A-Za-z])", r"\\emptyset"),
+        (r"\\(?:(?:h|v)?phantom ?\{[^{}]*\}|(?:check|q|square|black)[a-z]*$)", ""),
+        (r"\\(?:textcolor ?\{[^{}]*\}|color ?\{[^{}]*\}|underline)(?=\{)", ""),
+        (r"\\(?:large|Large|LARGE|bf|displaystyle) (?=[-0-9\\])", ""),
         (r"\\[dtc]frac(?![A-Za-z])", r"\\frac"),
         (r"\\dbinom|\\tbinom", r"\\binom"),
         (r"\\\$", DOLLAR),
@@ -52,6 +64,7 @@ _RULES = tuple(
         (r"\\degrees?(?![A-Za-z])", " deg@ "),
     )
 )
+_SO = re.compile(r"^(?:=|\\(?:therefore|implies|Rightarrow|rightarrow|to) )")
 _CLOSE = {"(": ")", "[": "]", "{": "}", r"\{": r"\}", r"\(": r"\)", r"\[": r"\]"}
 _BRACKET = re.compile(r"\\\\|\\[()\[\]{}]|[()\[\]{}]|\\(?:begin|end)\b")
 
@@ -75,12 +88,21 @@ def one_spelling(text: str) -> str:
     for _ in range(3):  # words in words
         text = _WORDS.sub(_mark, text)
     text = _POWER_OF_UNIT.sub(rf"^\1{END}", text)
+    text = _PER.sub(rf"{TEXT}\1 per \2{END}", text)
     return unwrap(re.sub(r" {2,}", " ", text))
 
 
 def _mark(found: re.Match[str]) -> str:
-    figures = re.fullmatch(r"[-+0-9.,/ ]*[0-9][0-9., ]*", found[1])
-    return found[1] if figures else f"{TEXT}{found[1]}{END}"
+    """Words between their marks; a number that begins them stands before."""
+    words = found[1]
+    if re.fullmatch(rf" *(?:[-+0-9.,/: ]*[0-9][0-9., ]*|{DOLLAR}) *", words):
+        return words
+    if re.fullmatch(r" *(?:USD|EUR|GBP|Rs\.?) *", words):
+        return f"{words} "
+    number = _NUMBER_FIRST.match(words)
+    if number:
+        return f"{number[1]}{TEXT} {words[number.end() :]}{END}"
+    return f"{TEXT}{words}{END}"
 
 
 def unwrap(text: str) -> str:
@@ -88,7 +110,10 @@ def unwrap(text: str) -> str:
     while True:
         before = text
         text = text.strip(" *_`").rstrip(",;:")
-        text = text.removesuffix(r"\\")
+        text = text.rstrip("\\") if text.endswith("\\") else text
+        text = re.sub(
+            r"^(?:=|\\(?:therefore|implies|Rightarrow|rightarrow|to) )", "", text
+        )
         text = text if text.endswith("..") else text.removesuffix(".")
         text = re.sub(r"^\\(?:boxed|fbox) ?(?=\{)", "", text)
         if text[:1] in ("{",) or text[:2] in (r"\(", r"\["):

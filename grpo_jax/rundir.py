@@ -1,5 +1,6 @@
 """A run directory: who may write in it, what it was started as, what it can resume."""
 
+import contextlib
 import fcntl
 import importlib.metadata
 import json
@@ -7,6 +8,7 @@ import os
 import pathlib
 import platform
 import subprocess
+from collections.abc import Iterator
 from typing import IO
 
 import jax
@@ -117,8 +119,22 @@ class RunDirectory:
         ledger.restore(book, update, unfinished=unfinished)
 
     def close(self) -> None:
-        """Lets other processes use the directory."""
+        """Lets other processes use the directory; one that holds nothing is removed."""
+        if {x.name for x in self.path.iterdir()} <= {".lock"}:
+            (self.path / ".lock").unlink(missing_ok=True)
+            self.path.rmdir()
         self._lock.close()
+
+
+@contextlib.contextmanager
+def opened(path: pathlib.Path, config: Config) -> Iterator[RunDirectory]:
+    """A run directory that stays open unless what is done in it first fails."""
+    directory = RunDirectory(path, config)
+    try:
+        yield directory
+    except BaseException:
+        directory.close()
+        raise
 
 
 def _locked(path: pathlib.Path) -> IO[str]:

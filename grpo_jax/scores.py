@@ -106,6 +106,8 @@ def other(path: pathlib.Path, split: str, ids: Sequence[str]) -> Evaluation:
     Raises:
       ValueError: it has no evaluation of exactly these problems.
     """
+    if not path.is_dir():
+        raise ValueError(f"{path} is no directory; give that of a run or an evaluation")
     found = [row for row in jsonl.read(path / "eval.jsonl") if row["split"] == split]
     update = max((row["update"] for row in found), default=0)
     whole = evaluation.read(path, update, split)
@@ -135,7 +137,7 @@ def comparison_line(name: str, numbers: dict[str, Any]) -> str:
         f"against {name}, accuracy {numbers['accuracy']:.4f}: difference"
         f" {numbers['difference']:+.4f}, 95 % interval {numbers['low']:+.4f} to"
         f" {numbers['high']:+.4f} (paired bootstrap over problems, given these seeds),"
-        f" one-sided p = {numbers['p']:.4f}"
+        f" p = {numbers['p']:.4f} (one-sided, for a gain)"
     )
 
 

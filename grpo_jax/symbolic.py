@@ -26,6 +26,8 @@ LIMIT_SECONDS = 3.0  # for one answer
 START_SECONDS = 120.0  # importing sympy, not charged to an answer
 MAX_LENGTH = 400  # characters of an expression
 MAX_DEPTH = 12
+MAX_LETTERS = 24  # variables; a gold answer of MATH has 12 at most
+MAX_SUBSCRIPTS = 4
 
 _DECIMAL = re.compile(r"(?<![0-9.])([0-9]*)\.([0-9]+)(?![0-9.])")
 _ONE = (
@@ -53,6 +55,7 @@ _EXPONENT = re.compile(r"\^ ?\{([^{}]*(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}[^{}]*)*
 _SMALL_POWER = re.compile(r"[A-Za-z] ?\^ ?\{?[0-9]\}?")
 _BIG_FACTORIAL = re.compile(r"[0-9]{5} ?!|! ?!|[\])}] ?!")
 _SMALL_FACTORIAL = re.compile(r"\([0-9a-z+ -]{1,12}\) ?!|\{[0-9]{1,3}\} ?!")
+_NO_VARIABLES = re.compile(r"\\(?:begin|end) ?\{[^{}]*\}|\\[A-Za-z]+|[^A-Za-z]+")
 _CHARACTERS = re.compile(r"[ -~]+")
 
 
@@ -81,7 +84,11 @@ def _fraction(found: re.Match[str]) -> str:
 
 
 def _heavy(text: str) -> bool:
-    """Whether towers of powers, factorials or nesting could grow without bound."""
+    """Whether towers of powers, factorials, nesting or products of many variables
+    could take without bound."""
+    variables = _NO_VARIABLES.sub("", text)
+    if len(variables) > MAX_LETTERS or text.count("_") > MAX_SUBSCRIPTS:
+        return True
     if (
         re.search(r"[+-] ?[+-]", text)
         or depth(text) > MAX_DEPTH

@@ -272,11 +272,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     with user_faults():
         settings = config.load(wanted.config, wanted.overrides)
         home = pathlib.Path(settings.run.dir).expanduser()
-        directory = rundir.RunDirectory(home, settings)
-        parts = setup.prepare(settings)
-        params = _first_params(parts, directory)
-        directory.claim(settings)
-        kept = books.open_books(parts, directory)
+        with rundir.opened(home, settings) as directory:
+            parts = setup.prepare(settings)
+            params = _first_params(parts, directory)
+            directory.claim(settings)
+            kept = books.open_books(parts, directory)
     rundir.write_environment(directory.path / "environment.json", settings)
     say_counts(parts.task.counts)
     try:

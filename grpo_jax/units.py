@@ -24,6 +24,7 @@ _SAME = {
     "l": "liter", "litre": "liter", "ml": "milliliter", "sec": "second",
     "s": "second", "min": "minute", "hr": "hour", "h": "hour", "yr": "year",
     "mph": "mile per hour", "kph": "kilometer per hour", "gal": "gallon",
+    "j": "joule", "n": "newton", "v": "volt", "w": "watt", "c": "c", "f": "f",
     "people": "person", "children": "child", "men": "man", "women": "woman",
 }  # fmt: skip
 _POWERS = {"^2": "square", "squared": "square", "^3": "cubic", "cubed": "cubic"}
@@ -31,17 +32,27 @@ _SCALES = {"hundred": 10**2, "thousand": 10**3, "million": 10**6, "billion": 10*
 _SCALES["trillion"] = 10**12
 # Words that make another number of it, or no number at all.
 _NO_UNITS = frozenset(
-    "or and to not no is are was nor plus minus times over under mod modulo base pi "
-    "half halves third thirds quarter quarters fourth fifth sixth eighth tenth dozen "
-    "dozens score factorial if when for but more less than least most between by with "
-    "infinity none undefined am pm as without where all any true false maybe zero one "
-    "two three four five six seven eight nine ten eleven twelve twenty thirty forty "
-    "fifty sixty seventy eighty ninety negative sin cos tan log ln sqrt frac lim max "
-    "sum gcd lcm wrong incorrect unknown approximately almost nearly".split()
+    "or and to not no is are was nor plus minus times over under mod modulo modulus "
+    "base pi half halves quarter quarters dozen dozens gross score factorial if "
+    "when for but more less fewer than least most between by with infinity none "
+    "undefined am pm as without where all any true false maybe zero negative sin "
+    "cos tan log ln sqrt frac lim max sum gcd lcm wrong incorrect unknown "
+    "approximately almost nearly once twice thrice double doubled triple tripled "
+    "halved inverted negated squared cubed either neither unless except excluded "
+    "excluding cannot impossible alternatively versus then thru through until "
+    "rather instead point raised power root roots exponent lakh lakhs crore crores "
+    "mil bn mn".split()
+)
+# One, thirteen, twenty-five, thirds, millionths: names of numbers, however they end.
+_NUMBER_WORD = re.compile(
+    r"(?:zero|one|two|three|four|five|six|seven|eight|nine|ten|eleven|twelve|[a-z]+teen"
+    r"|(?:twen|thir|for|fif|six|seven|eigh|nine)ty|hundred|thousand|[bmtq][a-z]*illion"
+    r"|third|fourth|fifth|sixth|eighth|ninth|twelfth|twentieth|[a-z]+tieth)(?:s|th|ths)?"
 )
 _FILLERS = frozenset("of the a an".split())
 _KNOWN = frozenset(w for pair in _SAME.items() for w in " ".join(pair).split())
-_KNOWN |= frozenset(_SCALES)
+_KNOWN |= frozenset(_SCALES) | frozenset("day week month year way".split())
+_KNOWN -= {"per"}  # which needs another word behind it
 _TOKEN = re.compile(rf"{TEXT}[^{END}]*{END}|\\[A-Za-z]+|\\.|[A-Za-z]+|[0-9.,]+|[\s\S]")
 _PREFIX = re.compile(
     rf"([+-]?) ?(?:US ?)?([{''.join(_MARKS)}]|USD|EUR|GBP|Rs\.?) ?(?=[-+.0-9\\(])"
@@ -76,9 +87,18 @@ def quantity(text: str) -> Quantity | None:
         end -= 1
     core = "".join(tokens[:end]).rstrip(" ")
     named = _named("".join(tokens[end:]))
-    if named is None or (prefix and named[0] not in ("", prefix)):
+    if named is None:
         return None
     unit, scale = named
+    if prefix and unit.startswith("per "):
+        unit = f"{prefix} {unit}"
+    if (
+        prefix
+        and unit != ""
+        and unit != prefix
+        and not unit.startswith(f"{prefix} per")
+    ):
+        return None
     if unit == "degree" and _ANGLE_OF.search(core):
         return Quantity(text)  # the angle of a sine has degrees, not the sine
     return Quantity(core, unit or prefix, scale)
@@ -91,7 +111,8 @@ def _may_be_unit(tokens: list[str], at: int) -> bool:
     if token.isascii() and token.isalpha():
         # Other letters, above all next to a digit, are variables.
         known = len(token) > 1 and token.lower().removesuffix("s") in _KNOWN
-        return known or (len(token) > 3 and before in (" ", "/"))
+        per = token == "per" and at + 2 < len(tokens)
+        return known or per or (len(token) > 3 and before in (" ", "/"))
     if token == "/":
         return at + 1 < len(tokens) and before[:1].isalpha()
     if token in ("2", "3") and before == "^":
@@ -119,13 +140,22 @@ def _named(words: str) -> tuple[str, int] | None:
             return None
         else:
             unit.append(_one_of(word))
-    name = " ".join(unit).removesuffix(" point" if unit[:1] == ["percent"] else "\n")
+    if unit[:1] == ["percent"] or unit[:2] == ["per", "cent"]:
+        unit = ["percent"]  # of what, and points or not, is the question's
+    if unit[:1] == ["degree"] and unit[1:] in (["c"], ["f"], ["celsius"]):
+        unit = ["degree"]
+    if unit[-1:] in (["square"], ["cubic"]):
+        return None
+    name = " ".join(unit)
     return ("" if unit[-1:] == ["unit"] else name), scale
 
 
 def _is_unit(word: str) -> bool:
+    parts = word.split("-")
+    if _NO_UNITS & set(parts) or any(map(_NUMBER_WORD.fullmatch, parts)):
+        return False
     known = len(word) > 1 or word in _SAME
-    return known and word not in _NO_UNITS and bool(re.fullmatch("[a-z%¢-]+", word))
+    return known and bool(re.fullmatch("[a-z%¢-]+", word))
 
 
 def _one_of(word: str) -> str:

@@ -160,7 +160,7 @@ def test_a_gold_answer_is_read_like_an_answer(gold, answer):
         (r"\$32{,}348", "currency"),
         (r"28\%", "percent"),
         (r"90^\circ", "degree"),
-        (r"\text{4 inches}", "other"),  # words, to be compared as words
+        (r"\text{4 inches}", "unit"),  # words, to be compared as words
         (r"4\text{ inches}", "unit"),
         ("1,234", "thousands"),
         ("x=5", "integer"),
