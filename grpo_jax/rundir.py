@@ -41,7 +41,7 @@ class RunDirectory:
         Raises:
           ValueError: it cannot be written, is in use, or holds something else.
         """
-        self.path = path
+        self.path, self._made = path, not path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
             self._lock = _locked(path)
@@ -119,8 +119,9 @@ class RunDirectory:
         ledger.restore(book, update, unfinished=unfinished)
 
     def close(self) -> None:
-        """Lets other processes use the directory; one that holds nothing is removed."""
-        if {x.name for x in self.path.iterdir()} <= {".lock"}:
+        """Lets other processes use the directory; an empty one made here is removed."""
+        names = {x.name for x in self.path.iterdir()} if self.path.is_dir() else None
+        if self._made and names == {".lock"}:
             (self.path / ".lock").unlink(missing_ok=True)
             self.path.rmdir()
         self._lock.close()

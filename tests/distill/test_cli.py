@@ -117,12 +117,13 @@ def test_a_tokenizer_with_more_ids_than_the_embedding(embedded, tiny, tmp_path, 
     assert str(len(tokenizer)) in line
 
 
-def test_refused_input_leaves_a_directory_that_the_right_input_can_use(
-    tiny, tmp_path, capsys
-):
+def test_refused_input_leaves_no_directory_that_was_not_there(tiny, tmp_path, capsys):
     run = tmp_path / "run"
     train_on(capsys, tiny, tmp_path, tmp_path / "nothing")
-    assert {x.name for x in run.iterdir()} <= {".lock"}
+    assert not run.exists()
+    run.mkdir()
+    train_on(capsys, tiny, tmp_path, tmp_path / "nothing")
+    assert run.is_dir()
 
 
 def test_resuming_under_another_configuration_names_what_differs(
