@@ -5,9 +5,10 @@ intervals ordered, and their elements are compared by these same rules. Words ar
 compared as words. What is left, expressions and closed forms of numbers, is asked of
 `ask`.
 
-Percents: 28% equals 28% and a bare 28 or 0.28, nothing else. Units: an answer or a gold
-without a unit agrees with any unit, save that cents never agree with a bare number; two
-units must be the same. No unit is converted.
+Percents: 28% equals 28% and a bare 28 or 0.28, nothing else; below one the bare figure
+is refused, since half a percent is not 0.5. Units: an answer or a gold without a unit
+agrees with any unit, save that cents never agree with a bare number; two units must be
+the same. No unit is converted.
 """
 
 import re
@@ -45,6 +46,10 @@ _DECIMAL_COMMA = re.compile(
 _VARIABLE = re.compile(
     r"^(?![\s\S]*\\(?:sum|int|prod|lim))[\s\S]*(?<![A-Za-z\\])[a-df-hj-zA-Z](?![A-Za-z])"
 )
+_RELATION = re.compile(
+    rf"[<>]|\\(?:not|ne|neq|le|ge)(?![A-Za-z])|{TEXT}[^{END}]*\b(?:not|wrong)\b"
+)
+_UNFINISHED = re.compile(r"['*_] *$|\\[lcd]?dots")
 _WORD = re.compile(r"[A-Za-z]{5,}(?: [A-Za-z]+)*|[A-Za-z]{3,}(?: [A-Za-z]{2,})+")
 
 
@@ -60,7 +65,7 @@ def equal(gold: str, answer: str, ask: Ask) -> bool:
     if _squeezed(gold) == _squeezed(answer):
         return True
     ours, theirs = _sides(gold), _sides(answer)
-    if theirs is not None and _contradicts(*theirs):
+    if theirs is not None and _contradicts(answer):
         return False
     if ours is None:
         return _value_equal(gold, theirs[1] if theirs else answer, ask)
@@ -68,16 +73,19 @@ def equal(gold: str, answer: str, ask: Ask) -> bool:
         return _expressions_equal(gold, answer, ask)
     if theirs is None:
         return _value_equal(ours[1], answer, ask)
-    if _NAME.fullmatch(theirs[0]) and _squeezed(ours[0]) != _squeezed(theirs[0]):
+    # 2x = 4 does not say that x = 4.
+    named = re.search(r"(?<![\\A-Za-z])[A-Za-z]", theirs[0])
+    if named and _squeezed(ours[0]) != _squeezed(theirs[0]):
         return False
     return _value_equal(ours[1], theirs[1], ask)
 
 
-def _contradicts(first: str, last: str) -> bool:
-    """Whether an answer says that two different numbers are equal, or `\\ne 5`."""
-    a, b = numeral(first), numeral(last)
-    unequal = a is not None and b is not None and not numerals_equal(a, b)
-    return unequal or first.endswith((r"\not", r"\ne"))
+def _contradicts(text: str) -> bool:
+    r"""Whether an equation calls two different numbers equal, or is none: `\ne 5`."""
+    sides = [latex.unwrap(side) for side in latex.split(text, _EQUALS)]
+    numbers = [found for found in map(numeral, sides) if found]
+    unequal = any(not numerals_equal(numbers[0], other) for other in numbers[1:])
+    return unequal or any(map(_RELATION.search, sides[:-1]))
 
 
 def read(text: str) -> Numeral | None:
@@ -146,7 +154,8 @@ def numerals_equal(gold: Numeral, answer: Numeral) -> bool:
     """Compares values, by the rules for percents and units of this module."""
     if (gold.unit == "percent") != (answer.unit == "percent"):
         figure, bare = (gold, answer) if gold.unit == "percent" else (answer, gold)
-        return not bare.unit and bare.value in (figure.value, figure.value / 100)
+        figures = [figure.value] if abs(figure.value) >= 1 else []
+        return not bare.unit and bare.value in (*figures, figure.value / 100)
     return gold.value == answer.value and _units_agree(gold.unit, answer.unit)
 
 
@@ -166,6 +175,8 @@ def _expressions_equal(gold: str, answer: str, ask: Ask) -> bool:
         return False
     for number, other in ((numeral(gold), theirs.core), (numeral(answer), ours.core)):
         # What equals a number has digits or a command, and no free variable.
+        if number and _UNFINISHED.search(other):
+            return False
         if number and (_VARIABLE.search(other) or not re.search(r"[0-9]|\\", other)):
             return False
     same = _squeezed(ours.core) == _squeezed(theirs.core)

@@ -8,7 +8,7 @@ that mark mathematics are gone, and words stand between `TEXT` and `END`.
 import re
 import unicodedata
 
-DOLLAR, TEXT, END = "\x01", "\x02", "\x03"
+DOLLAR, TEXT, END, DEGREE = "\x01", "\x02", "\x03", "\x04"
 
 _SIGNS = {
     **dict.fromkeys("\u2212\u2013\u2012\u2010\u2011", "-"),
@@ -29,6 +29,9 @@ _NUMBER_FIRST = re.compile(
 )
 _PLAIN = re.compile(
     r"\\(?:operatorname|mathbf|mathit|mathsf|boldsymbol)\s?\{([^{}]*)\}"
+)
+_BOLD = re.compile(
+    r"\\(?:mathbf|boldsymbol|textbf|bm|bold|bf)\s?\{((?:[^{}]|\{[^{}]*\})*\\(?:[^{}]|\{[^{}]*\})*)\}"
 )
 _WORDS = re.compile(rf"{_FONT}\s?\{{([^{{}}]*)\}}")
 _POWER_OF_UNIT = re.compile(rf"{END} ?\^ ?\{{? ?([23]) ?\}}?(?![0-9])")
@@ -60,8 +63,11 @@ _RULES = tuple(
         (r"\\leq(?![A-Za-z])|\\leqslant(?![A-Za-z])", r"\\le"),
         (r"\\geq(?![A-Za-z])|\\geqslant(?![A-Za-z])", r"\\ge"),
         (r"\*\*(?=[\w(.-])(?<=[\w)}]\*\*)", "^"),
-        (r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))", " deg@ "),
-        (r"\\degrees?(?![A-Za-z])", " deg@ "),
+        (
+            r"\^ ?(?:\{ ?\\(?:circ|degree) ?\}|\\(?:circ|degree)(?![A-Za-z]))",
+            f" {DEGREE} ",
+        ),
+        (r"\\degrees?(?![A-Za-z])", f" {DEGREE} "),
     )
 )
 _SO = re.compile(r"^(?:=|\\(?:therefore|implies|Rightarrow|rightarrow|to) )")
@@ -80,10 +86,11 @@ def one_spelling(text: str) -> str:
     ).translate(_TABLE)
     for pattern, to in _RULES:
         text = pattern.sub(to, text)
-    text = text.replace("deg@", f"{TEXT}degrees{END}")
+    text = text.replace(DEGREE, f"{TEXT}degrees{END}")
     # An odd dollar is money; pairs of them mark mathematics.
     text = text.replace("$$", "$")
     text = text.replace("$", DOLLAR if text.count("$") == 1 else " ")
+    text = _BOLD.sub(r"\1", text)  # around mathematics; words keep their marks
     text = _PLAIN.sub(r"\1", _LETTERS.sub(r"\1", text))
     for _ in range(3):  # words in words
         text = _WORDS.sub(_mark, text)

@@ -38,10 +38,10 @@ def grade(response: str, answer: str, *, require_box: bool = False) -> Verdict:
     extracted = extract(response, require_box=require_box)
     if extracted is None or len(gold) > MAX_ANSWER:
         return Verdict(False, extracted, None)
-    try:
-        return Verdict(_judge(gold, extracted), extracted, None)
-    except symbolic.Failure as failure:
-        return Verdict(False, extracted, str(failure))
+    judged = _judge(gold, extracted)
+    if isinstance(judged, str):
+        return Verdict(False, extracted, judged)
+    return Verdict(judged, extracted, None)
 
 
 @functools.lru_cache(maxsize=1 << 16)
@@ -50,14 +50,12 @@ def same(a: str, b: str) -> bool:
 
     Not transitive: 28 and 0.28 both equal 28%. A fault of the grader counts as unequal.
     """
-    try:
-        return _judge(a, b) or _judge(b, a)
-    except symbolic.Failure:
-        return False
+    return _judge(a, b) is True or _judge(b, a) is True
 
 
 @functools.lru_cache(maxsize=1 << 14)
-def _judge(gold: str, answer: str) -> bool:
+def _judge(gold: str, answer: str) -> bool | str:
+    """Whether an answer is right, or why that is not known; kept for the next one."""
     if (
         latex.depth(answer) > symbolic.MAX_DEPTH
         or latex.depth(gold) > symbolic.MAX_DEPTH
@@ -65,7 +63,10 @@ def _judge(gold: str, answer: str) -> bool:
         return gold.split() == answer.split()
     ask = symbolic.within(symbolic.LIMIT_SECONDS)
     ours, theirs = latex.one_spelling(gold), latex.one_spelling(answer)
-    return len(theirs) <= 2 * MAX_ANSWER and equality.equal(ours, theirs, ask)
+    try:
+        return len(theirs) <= 2 * MAX_ANSWER and equality.equal(ours, theirs, ask)
+    except symbolic.Failure as failure:
+        return str(failure)
 
 
 def _gold(answer: str) -> str:

@@ -48,6 +48,7 @@ _FIXES = tuple(
         (r"(?<![\\A-Za-z])pi(?![A-Za-z])", r"\\pi"),
         (r"\^ ?([+-]?[0-9]*\.?[0-9]+)", r"^{\1}"),
         (r"\*", r"\\cdot "),
+        (r"(?<![0-9}])([0-9]+)/([0-9]+) (?=[a-zA-Z\\])", r"\\frac{\1}{\2} "),
     )
 )
 _TOWER = re.compile(r"\^ ?(?:\{[^{}]*(?:\{[^{}]*\}[^{}]*)*\}|[^{} ])(?: ?\^)")
@@ -56,6 +57,9 @@ _SMALL_POWER = re.compile(r"[A-Za-z] ?\^ ?\{?[0-9]\}?")
 _BIG_FACTORIAL = re.compile(r"[0-9]{5} ?!|! ?!|[\])}] ?!")
 _SMALL_FACTORIAL = re.compile(r"\([0-9a-z+ -]{1,12}\) ?!|\{[0-9]{1,3}\} ?!")
 _NO_VARIABLES = re.compile(r"\\(?:begin|end) ?\{[^{}]*\}|\\[A-Za-z]+|[^A-Za-z]+")
+_BIG_POWER = re.compile(
+    r"[)}\]] ?\^ ?\{ ?(?:[2-9][0-9]|[0-9]{3})|[a-zA-Z] ?\^ ?\{ ?[0-9]{3}"
+)
 _CHARACTERS = re.compile(r"[ -~]+")
 
 
@@ -96,6 +100,8 @@ def _heavy(text: str) -> bool:
         or "_{{" in text
     ):
         return True
+    if variables and _BIG_POWER.search(text):
+        return True
     for exponent in _EXPONENT.finditer(text):
         if "^" in _SMALL_POWER.sub("", exponent[1]) or re.search(
             "[0-9]{5}", exponent[1]
@@ -108,6 +114,10 @@ def _heavy(text: str) -> bool:
     ):
         return True
     return _BIG_FACTORIAL.search(_SMALL_FACTORIAL.sub("", text)) is not None
+
+
+class Gone(Failure):
+    """The worker ended by itself, and another may do better."""
 
 
 class Worker:
@@ -129,21 +139,28 @@ class Worker:
         """
         request = json.dumps({"gold": gold, "answer": answer}).encode() + b"\n"
         with self._lock:
+            begun = time.monotonic()
             try:
-                process = self._started()
-                begun = time.monotonic()
-                _pipe(process.stdin).write(request)
-                reply = self._line(process, seconds)
-                taken = time.monotonic() - begun
-            except OSError as error:
-                self._stop()
-                raise Failure(f"the symbolic worker is gone: {error}") from error
-            except BaseException:  # a late reply must not answer another request
-                self._stop()
-                raise
+                reply, taken = self._reply(request, seconds)
+            except Gone:  # killed from outside between two requests, or by this one
+                left = seconds - (time.monotonic() - begun)
+                reply, taken = self._reply(request, max(left, 0.1))
         if "error" in reply:
             raise Failure(reply["error"])
         return reply["equal"], taken
+
+    def _reply(self, request: bytes, seconds: float) -> tuple[dict[str, Any], float]:
+        try:
+            process = self._started()
+            begun = time.monotonic()
+            _pipe(process.stdin).write(request)
+            return self._line(process, seconds), time.monotonic() - begun
+        except OSError as error:
+            self._stop()
+            raise Gone(f"the symbolic worker is gone: {error}") from error
+        except BaseException:  # a late reply must not answer another request
+            self._stop()
+            raise
 
     def close(self) -> None:
         """Ends the process; the next request starts another one."""
@@ -176,7 +193,7 @@ class Worker:
                 raise Failure(f"no verdict within {seconds:.3g} s")
             part = os.read(replies, 65536)
             if not part:
-                raise Failure("the symbolic worker ended without a verdict")
+                raise Gone("the symbolic worker ended without a verdict")
             self._rest += part
         line, _, self._rest = self._rest.partition(b"\n")
         return json.loads(line)

@@ -53,6 +53,7 @@ _FILLERS = frozenset("of the a an".split())
 _KNOWN = frozenset(w for pair in _SAME.items() for w in " ".join(pair).split())
 _KNOWN |= frozenset(_SCALES) | frozenset("day week month year way".split())
 _KNOWN -= {"per"}  # which needs another word behind it
+_AMBIGUOUS = frozenset("in l rs square cubic sq cu".split())  # behind a number in prose
 _TOKEN = re.compile(rf"{TEXT}[^{END}]*{END}|\\[A-Za-z]+|\\.|[A-Za-z]+|[0-9.,]+|[\s\S]")
 _PREFIX = re.compile(
     rf"([+-]?) ?(?:US ?)?([{''.join(_MARKS)}]|USD|EUR|GBP|Rs\.?) ?(?=[-+.0-9\\(])"
@@ -71,7 +72,15 @@ class Quantity(NamedTuple):
 def changes(word: str) -> bool:
     """Whether a word behind a number in prose says what number it is, or of what."""
     word = word.lower()
-    known = word.removesuffix("s") in _KNOWN and word not in ("in", "l", "rs")
+    known = word.removesuffix("s") in _KNOWN and word not in (
+        "in",
+        "l",
+        "rs",
+        "square",
+        "cubic",
+        "sq",
+        "cu",
+    )
     return known or word in ("dozen", "dozens")
 
 

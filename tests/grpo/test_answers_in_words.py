@@ -35,6 +35,9 @@ from grpo_jax import rewards
         ("#### Step 2: check\nThe answer is 42.", "42"),
         ("so we get\n\\begin{align*}\nx &= 7\n\\end{align*}", "7"),
         ("= 7", "7"),
+        ("It is 3 square meters.", "3"),
+        (r"\boxed{\mathbf{\frac{1}{2}}}", r"\frac12"),
+        (r"\boxed{y = 1/2 x + 2}", r"y=\frac12 x+2"),
     ],
 )
 def test_words_around_a_number_do_not_change_it(response, gold):
@@ -58,6 +61,14 @@ def test_words_that_make_another_number_are_no_unit(words):
         (r"\boxed{\not= 5}", "5"),
         (r"\boxed{12, 345}", "12345"),
         (r"\boxed{7. 25}", "7.25"),
+        (r"\boxed{x=6=5}", "5"),
+        (r"\boxed{4 < x = 5}", "5"),
+        (r"\boxed{\text{not }x=5}", "5"),
+        (r"\boxed{2x=4}", "x=4"),
+        (r"\boxed{0.5\%}", "0.5"),
+        (r"\boxed{5'}", "5"),
+        (r"\boxed{7\ldots}", "7"),
+        (r"\boxed{\frac{5\theta}{\theta}}", "5"),
         (r"\boxed{\text{not } 5}", "5"),
         ("<think>the answer is 42", "42"),
         (r"<think>\boxed{42}", "42"),
@@ -80,3 +91,14 @@ def test_products_of_many_letters_are_screened_out_before_they_cost_time(piece):
         start = time.perf_counter()
         assert rewards.grade(rf"\boxed{{{answer}}}", "x^2+4x+3")[::2] == (False, None)
         assert time.perf_counter() - start < 0.25
+
+
+def test_numbers_that_differ_at_once_need_no_proof():
+    for answer in (r"\log 2", r"\sqrt2^{\sqrt2}", r"\log 7/\log 3"):
+        start = time.perf_counter()
+        assert rewards.grade(rf"\boxed{{{answer}}}", "996506")[::2] == (False, None)
+        assert time.perf_counter() - start < 1.5
+
+
+def test_an_answer_that_is_no_mathematics_is_wrong_and_no_fault():
+    assert rewards.grade(r"\boxed{-1 <+ i}", "2")[::2] == (False, None)
