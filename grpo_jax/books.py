@@ -11,7 +11,7 @@ from budgets import jsonl
 from budgets.clock import Clock
 from budgets.labels import Labels
 from budgets.ledger import Budget, Charge, Cost, Ledger, Phase
-from grpo_jax import checkpoint, config, evaluation, metrics, setup
+from grpo_jax import checkpoint, config, evaluator, metrics, resumption, setup
 from grpo_jax.base import Selection, TrainState
 from grpo_jax.checkpoint import Saved
 from grpo_jax.compilations import Watch
@@ -129,8 +129,8 @@ def _opened(
     # and what was evaluated of it still holds.
     whole = (-1 if wanted.pretrain.updates else 0) if latest is None else latest
     directory.restore(whole)
-    ids = [problem.id for problem in parts.task.evaluation]
-    evaluation.check_problems(path, whole, parts.task.split, ids)
+    resumption.check_problems(path, whole, parts.task.split, parts.task.evaluation)
+    evaluator.check_log(parts)
     directory.keep_whole_parts(
         whole, total=len(parts.task.evaluation), batch=parts.evaluation.rows
     )

@@ -17,10 +17,10 @@ from grpo_jax import (
     books,
     checkpoint,
     config,
-    evaluation,
     evaluator,
     fingerprints,
     models,
+    resumption,
     rewards,
     rundir,
     scores,
@@ -40,6 +40,7 @@ from grpo_jax.command import (
 from grpo_jax.compilations import Watch
 from grpo_jax.config import Config
 from grpo_jax.evaluation import Evaluation
+from grpo_jax.problem_pool import digest
 from grpo_jax.progress import Progress
 from grpo_jax.signals import Signals, Terminated
 
@@ -60,6 +61,8 @@ class Subject(NamedTuple):
 
 def subject(model: str, settings: Config) -> Subject:
     """Returns what `model` names: a run directory, or anything `models.load` takes."""
+    if not model.strip():
+        raise ValueError("the model is empty; give a directory, a file or a name")
     run = pathlib.Path(model).expanduser()
     if not (run / "config.toml").exists():
         section = dataclasses.replace(settings.model, path=model)
@@ -92,7 +95,7 @@ class Job(NamedTuple):
     parts: setup.Setup
     directory: rundir.RunDirectory
     params: Params
-    against: tuple[pathlib.Path, Evaluation] | None
+    against: tuple[pathlib.Path, Evaluation, list[str]] | None
 
 
 def prepare(wanted: argparse.Namespace) -> Job:
@@ -105,6 +108,10 @@ def prepare(wanted: argparse.Namespace) -> Job:
     settings = config.load(wanted.config, wanted.overrides, prefix=prefix)
     of = subject(wanted.model, settings)
     home = pathlib.Path(of.config.run.dir).expanduser()
+    if of.run is not None and home.resolve() == of.run.resolve():
+        raise ValueError(
+            f"run.dir={str(home)!r} is the run that is evaluated; choose another"
+        )
     with rundir.opened(home, of.config) as directory:
         return _prepared(of, directory, wanted.against)
 
@@ -115,13 +122,17 @@ def _prepared(
     home = directory.path
     parts = setup.prepare(of.config, trains=False)
     ids, against = [problem.id for problem in parts.task.evaluation], None
-    evaluation.check_problems(home, of.update, parts.task.split, ids)
+    resumption.check_problems(home, of.update, parts.task.split, parts.task.evaluation)
+    evaluator.check_log(parts)
     if other is not None:
-        against = other, scores.other(other, parts.task.split, ids)
+        theirs = scores.other(other, parts.task.split, ids)
+        against = other, theirs, scores.differing(other, of.config)
     params = load(of, parts)
     directory.claim(of.config)
-    if of.run is None:
-        fingerprints.claim(home / "model.json", of.config.model.path)
+    place = of.run or models.resolve(of.config.model.path)
+    now = fingerprints.of_files(place) | {"problems": digest(parts.task.evaluation)}
+    fingerprints.claim(home / "model.json", now, str(place))
+    resumption.check_charges(home, of.update, batch=parts.evaluation.rows)
     directory.keep_whole_parts(of.update, total=len(ids), batch=parts.evaluation.rows)
     return Job(of, parts, directory, params, against)
 
@@ -158,7 +169,7 @@ def evaluate(job: Job) -> None:
     for warning in evaluator.warnings(whole, of.update, of.config):
         print(f"warning: {warning.partition(': ')[2]}")
     if job.against is not None:
-        numbers["against"] = _compare(whole, *job.against, of.config)
+        numbers["against"] = _compare(whole, *job.against)
     times = evaluator.times_read(parts)
     if times is not None:
         numbers["readings"] = times
@@ -174,11 +185,11 @@ def evaluate(job: Job) -> None:
 
 
 def _compare(
-    whole: Evaluation, path: pathlib.Path, theirs: Evaluation, settings: Config
+    whole: Evaluation, path: pathlib.Path, theirs: Evaluation, differing: list[str]
 ) -> dict[str, Any]:
     numbers = scores.comparison(whole, theirs)
     print(scores.comparison_line(str(path), numbers))
-    for option in scores.differing(path, settings):
+    for option in differing:
         print(f"note: evaluated under another {option}")
     return {"run": str(path), **numbers}
 

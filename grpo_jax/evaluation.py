@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from budgets import jsonl, stats
-from budgets.ledger import Charge, Phase
+from budgets.ledger import Phase
 from grpo_jax.base import Key, Params, Problem, Services, Weights
 
 EXCERPTS = 8  # full texts kept of an evaluation, at most
@@ -169,7 +169,7 @@ def read(directory: pathlib.Path, update: int, split: str) -> Evaluation | None:
     """Reads what is on disk of one evaluation; None where there is nothing.
 
     Raises:
-      ValueError: its rows do not have the same number of samples.
+      ValueError: its rows are no whole matrix.
     """
     path = directory / "eval.jsonl"
     found = [
@@ -179,48 +179,39 @@ def read(directory: pathlib.Path, update: int, split: str) -> Evaluation | None:
     ]
     if not found:
         return None
-    if len({len(row["correct"]) for row in found}) > 1:
+    try:
+        return _columns(found)
+    except (KeyError, TypeError, ValueError) as fault:
         raise ValueError(
-            f"{path}: problems of update {update} have different numbers of samples;"
-            " restore the file or evaluate again"
-        )
+            f"{path}: an evaluation of update {update} is damaged"
+            f" ({type(fault).__name__}: {str(fault)[:80]}); restore the file or choose"
+            " another run.dir"
+        ) from fault
+
+
+def _columns(found: list[dict[str, Any]]) -> Evaluation:
+    shape = (len(found), len(found[0]["correct"]))
 
     def matrix(name: str, kind: type) -> np.ndarray:
-        return np.array([row[name] for row in found], kind)
+        return np.array([row[name] for row in found], kind).reshape(shape)
 
     def column(name: str) -> tuple[str, ...]:
-        return tuple(row.get(name, "") for row in found)
+        return tuple(str(row.get(name, "")) for row in found)
 
+    answers = [[None if a is None else str(a) for a in row["answers"]] for row in found]
+    if any(len(row) != shape[1] for row in answers):
+        raise ValueError(f"a problem has not {shape[1]} answers")
     return Evaluation(
         ids=column("id"),
         correct=matrix("correct", bool),
         errors=matrix("errors", bool),
-        answers=tuple(tuple(row["answers"]) for row in found),
+        answers=tuple(map(tuple, answers)),
         lengths=matrix("lengths", int),
         truncated=matrix("truncated", bool),
         golds=column("gold"),
         levels=column("level"),
         subjects=column("subject"),
     )
-
-
-def check_problems(
-    directory: pathlib.Path, update: int, split: str, ids: Sequence[str]
-) -> None:
-    """Refuses to go on with an evaluation of other problems.
-
-    Args:
-      directory: of the run.
-      update: whose parameters were evaluated.
-      split: name of the held-out problems.
-      ids: of the problems as they are now, in order.
-    """
-    before = read(directory, update, split)
-    if before is not None and list(before.ids) != list(ids[: len(before.ids)]):
-        raise ValueError(
-            f"{directory / 'eval.jsonl'} holds other problems of {split} than there"
-            " are now; restore the problems or choose another run.dir"
-        )
 
 
 def take(whole: Evaluation, places: Sequence[int]) -> Evaluation:
@@ -240,33 +231,6 @@ def take(whole: Evaluation, places: Sequence[int]) -> Evaluation:
         levels=some(whole.levels),
         subjects=some(whole.subjects),
     )
-
-
-def whole_parts(count: int, *, total: int, batch: int) -> int:
-    """Returns how many of `count` recorded problems make whole parts."""
-    return count if count == total else count // batch * batch
-
-
-def cut_off(charges: Sequence[Charge], update: int, num_parts: int) -> set[int]:
-    """Returns the places of the charges of an evaluation's part without an end.
-
-    A part ends with its verifier's row and the host's after it.
-
-    Args:
-      charges: a ledger.
-      update: whose evaluation it is.
-      num_parts: how many parts are on disk.
-    """
-    places = [
-        i
-        for i, row in enumerate(charges)
-        if row.update == update and row.phase == Phase.EVAL
-    ]
-    ends = [n for n, i in enumerate(places) if charges[i].role == "verifier"]
-    if num_parts > len(ends):
-        return set()  # charges are missing: for another check to say
-    kept = ends[num_parts - 1] + 2 if num_parts else 0
-    return set(places[kept:])
 
 
 def sentence(name: str, correct: np.ndarray) -> str:

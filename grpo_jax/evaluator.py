@@ -69,15 +69,21 @@ def _note(parts: setup.Setup, path: pathlib.Path, update: int) -> None:
         readings.note(
             _log(parts),
             split=parts.task.split,
-            run=str(path),
+            run=str(path.resolve()),
             update=update,
-            purpose="evaluate",
+            purpose=f"evaluate {parts.config.model.path}, seed {parts.config.seed}",
             digest=digest(parts.task.evaluation),
         )
 
 
 def _log(parts: setup.Setup) -> pathlib.Path:
     return pathlib.Path(parts.config.data.readings).expanduser()
+
+
+def check_log(parts: setup.Setup) -> None:
+    """Refuses to begin where a reading of a locked split could not be noted."""
+    if parts.task.locked:
+        readings.check(_log(parts))
 
 
 def times_read(parts: setup.Setup) -> int | None:

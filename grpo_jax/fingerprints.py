@@ -1,24 +1,23 @@
-"""Which weights a directory's numbers belong to, without reading all of them."""
+"""What a directory's numbers belong to: weights and whatever else decides them."""
 
 import hashlib
 import json
 import pathlib
 
-from grpo_jax import models
 from grpo_jax.rundir import write_text
 
 SLICE = 1 << 20  # bytes read at each end of a file
 
 
-def of_model(path: str) -> dict[str, str]:
-    """Returns a digest of each weight file: of its size, its first and its last MiB.
+def of_files(place: pathlib.Path) -> dict[str, str]:
+    """Returns a digest of each file of a model: of its size, first and last MiB.
 
     Args:
-      path: anything that `models.load` takes.
+      place: a directory, whose weights, configurations and tokenizer count, or a file.
     """
-    place = models.resolve(path)
-    files = sorted(place.glob("*.safetensors")) if place.is_dir() else [place]
-    return {file.name: _digest(file) for file in files}
+    kinds = ("*.safetensors", "*.json", "*.jinja", "*.toml")
+    files = [file for kind in kinds for file in place.glob(kind)] or [place]
+    return {file.name: _digest(file) for file in sorted(files)}
 
 
 def _digest(path: pathlib.Path) -> str:
@@ -30,17 +29,26 @@ def _digest(path: pathlib.Path) -> str:
     return state.hexdigest()[:16]
 
 
-def claim(file: pathlib.Path, path: str) -> None:
-    """Writes the fingerprint of a model to `file`, or checks that it is the same.
+def claim(file: pathlib.Path, now: dict[str, str], name: str) -> None:
+    """Writes a fingerprint to `file`, or checks that it is the same.
+
+    Args:
+      file: in the directory that is claimed.
+      now: names and digests.
+      name: of the model, for the error.
 
     Raises:
-      ValueError: the weights at `path` are others than those of the fingerprint.
+      ValueError: the fingerprint differs from the one there.
     """
-    now = of_model(path)
     if not file.exists():
         write_text(file, json.dumps(now, indent=2) + "\n")
-    elif json.loads(file.read_text(encoding="utf-8")) != now:
+        return
+    try:
+        before = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError:
+        before = None
+    if before != now:
         raise ValueError(
-            f"the weights at {path} are not those that {file.parent} began with;"
-            " choose another run.dir"
+            f"{name} and its problems are not those that {file.parent} began with"
+            f" ({file.name} differs); choose another run.dir"
         )

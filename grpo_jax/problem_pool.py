@@ -28,6 +28,10 @@ def digest(problems: Sequence[Problem]) -> str:
     return state.hexdigest()[:16]
 
 
+class OtherProblems(ValueError):
+    """A saved position is one in other problems."""
+
+
 class ProblemPool:
     """Problems in an endless order, each exactly once per epoch.
 
@@ -77,7 +81,7 @@ class ProblemPool:
         """Continues from a position that `get_state` returned."""
         seen = {name: state.get(name) for name in self._name}
         if seen != self._name:
-            raise ValueError(
+            raise OtherProblems(
                 f"the saved data position is in {seen} and this pool is {self._name}; "
                 "resume with the same problems and seed"
             )

@@ -10,7 +10,7 @@ from typing import Any
 
 from budgets import jsonl
 
-KEY = ("run", "split", "update", "purpose")  # what makes two rows one reading
+KEY = ("run", "split", "update", "purpose", "digest")  # what makes two rows one reading
 
 
 def note(
@@ -52,11 +52,26 @@ def note(
                 jsonl.keep(path, lambda _: True)  # or the torn line would swallow ours
             jsonl.append(path, row)
     except OSError as error:
-        raise ValueError(
-            f"{path} cannot be written: {error.strerror}; a locked split is not read"
-            " without a note: set data.readings to a file that can be"
-        ) from error
+        raise _unwritable(path, error) from error
     return count(path, split)
+
+
+def check(path: pathlib.Path) -> None:
+    """Raises unless the log can be read and written."""
+    jsonl.read(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("ab"):
+            pass
+    except OSError as error:
+        raise _unwritable(path, error) from error
+
+
+def _unwritable(path: pathlib.Path, error: OSError) -> ValueError:
+    return ValueError(
+        f"{path} cannot be written: {error.strerror}; a locked split is not read"
+        " without a note: set data.readings to a file that can be"
+    )
 
 
 def count(path: pathlib.Path, split: str) -> int:

@@ -76,15 +76,16 @@ def problem(fields: Mapping[str, Any], layout: Layout, *, task: str) -> Problem:
         answer = _boxed(solution, layout)
     if not answer:
         raise ValueError("the answer is empty")
-    for text in (asked, answer, solution):
+    level, subject = _level(fields, layout.level), _optional(fields, layout.subject)
+    for text in (asked, answer, solution, level, subject):
         _check_text(text)
     return Problem(
         id=problem_id(task, asked),
         question=asked,
         answer=answer,
         solution=solution,
-        level=_level(fields, layout.level),
-        subject=_optional(fields, layout.subject),
+        level=level,
+        subject=subject,
     )
 
 

@@ -15,7 +15,7 @@ import jax
 
 from budgets import jsonl, ledger
 from grpo_jax import config as configuration
-from grpo_jax import evaluation
+from grpo_jax import resumption
 from grpo_jax.config import Config
 
 PACKAGES = ("grpo-jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint")
@@ -110,13 +110,14 @@ class RunDirectory:
         path, seen = self.path / "eval.jsonl", 0
         for row in jsonl.read(path):
             seen += row["update"] == update
-        whole = evaluation.whole_parts(seen, total=total, batch=batch)
+        whole = resumption.whole_parts(seen, total=total, batch=batch)
         places = iter(range(seen))
         jsonl.keep(path, lambda row: row["update"] != update or next(places) < whole)
         book = self.path / "ledger.jsonl"
         charges, num_parts = ledger.Ledger.read(book).rows, -(-whole // batch)
-        unfinished = evaluation.cut_off(charges, update, num_parts)
-        ledger.restore(book, update, unfinished=unfinished)
+        unfinished = resumption.cut_off(charges, update, num_parts)
+        latest = max((charge.update for charge in charges), default=update)
+        ledger.restore(book, latest, unfinished=unfinished)
 
     def close(self) -> None:
         """Lets other processes use the directory; an empty one made here is removed."""

@@ -145,6 +145,12 @@ def _encoded(
             long = len(train) - len(fitting)
             counts = (*counts, Count(f"train: prompts over {most} tokens", long))
             train = fitting
+        if not train:
+            raise ValueError(
+                f"no problem is left to train on (of {len(task.train)}, the rest have"
+                f" prompts over {most} tokens or are worked examples); raise"
+                " sampling.max_prompt_tokens or name other problems"
+            )
         prompts.check_known(train, tokenizer)
         prompts.check_lengths(train, most)
     evaluation = prompts.encode_all(
@@ -153,6 +159,10 @@ def _encoded(
         tokenizer,
         limit=model.max_positions,  # a held-out problem is never left out
     )
+    if not evaluation:
+        raise ValueError(
+            "every held-out problem is among the worked examples; take other examples"
+        )
     return task._replace(train=train, evaluation=evaluation, counts=counts)
 
 

@@ -89,7 +89,7 @@ def _parsed(where: str, line: bytes) -> Row | Malformed:
         fields = json.loads(text, parse_float=Decimal, parse_constant=_no_number)
     except json.JSONDecodeError as error:
         return Malformed(where, f"not JSON: {error.msg} at character {error.pos + 1}")
-    except (ValueError, RecursionError) as error:
+    except (ValueError, ArithmeticError, RecursionError) as error:
         return Malformed(where, f"not JSON that can be read: {error}")
     if not isinstance(fields, dict):
         return Malformed(where, f"{text[:40]!r} is not a JSON object")

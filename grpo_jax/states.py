@@ -1,12 +1,13 @@
 """The state that is trained: its first value, and how it lies on the mesh."""
 
 import functools
+import pathlib
 from typing import Any
 
 import jax
 import optax
 
-from grpo_jax import keys, models, sharding, step
+from grpo_jax import build, checkpoint, keys, models, sharding, step
 from grpo_jax.base import Params, TrainState
 from grpo_jax.setup import Setup
 
@@ -23,6 +24,19 @@ def load_params(setup: Setup) -> Params:
     where = models.shardings(setup.model, setup.mesh)
     make = jax.jit(functools.partial(models.init, setup.model), out_shardings=where)
     return make(keys.at(setup.root, keys.Stream.INIT))
+
+
+def first_params(setup: Setup, run: pathlib.Path) -> Params | None:
+    """Returns what a run begins with; None where its checkpoints hold all it needs.
+
+    Args:
+      setup: the run's parts.
+      run: its directory.
+    """
+    resumes = checkpoint.latest(run / "checkpoints") is not None
+    config = setup.config
+    reads = build.needs_reference(config) and not config.pretrain.updates
+    return None if resumes and not reads else load_params(setup)
 
 
 def abstract(setup: Setup, tx: optax.GradientTransformation) -> TrainState:

@@ -37,10 +37,12 @@ from grpo_jax.command import (
     INTERRUPTED,
     STOPPED_ITSELF,
     TERMINATED,
+    WRONG_INPUT,
     one_line,
     say_counts,
     user_faults,
 )
+from grpo_jax.problem_pool import OtherProblems
 from grpo_jax.signals import Signals, Terminated
 
 
@@ -252,13 +254,6 @@ def _conclude(parts: setup.Setup, kept: Books, update: int) -> None:
     print(f"run: {kept.path}")
 
 
-def _first_params(parts: setup.Setup, directory: rundir.RunDirectory) -> Params | None:
-    """The parameters that the run begins with, unless its checkpoints hold all."""
-    resumes = checkpoint.latest(directory.path / "checkpoints") is not None
-    reads = build.needs_reference(parts.config) and not parts.config.pretrain.updates
-    return None if resumes and not reads else states.load_params(parts)
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the subcommand; returns the exit code."""
     parser = argparse.ArgumentParser(
@@ -274,7 +269,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         home = pathlib.Path(settings.run.dir).expanduser()
         with rundir.opened(home, settings) as directory:
             parts = setup.prepare(settings)
-            params = _first_params(parts, directory)
+            params = states.first_params(parts, directory.path)
             directory.claim(settings)
             kept = books.open_books(parts, directory)
     rundir.write_environment(directory.path / "environment.json", settings)
@@ -287,6 +282,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         return INTERRUPTED
+    except OtherProblems as fault:
+        print(f"error: {one_line(fault)}", file=sys.stderr)
+        return WRONG_INPUT
     except (FloatingPointError, checkpoint.LostCheckpoint) as fault:
         print(f"stopped: {one_line(fault)}", file=sys.stderr)
         return STOPPED_ITSELF

@@ -168,7 +168,7 @@ def test_a_comparison_is_paired_and_says_what_differs(folder, whole, capsys):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--against", "nowhere"], "has no evaluation of eval"),
+        (["--against", "nowhere"], "nowhere is no directory"),
         (["task.num_eval=9", "--against", "WHOLE"], "9 of them among the 9 here"),
         (["evaluation.samples=0"], "evaluation.samples"),
         (["task.name=dataset"], "data.train is empty"),
@@ -214,6 +214,38 @@ def test_other_problems_are_not_mixed_in(copied, capsys):
     assert len(jsonl.read(copied / "run" / "eval.jsonl")) == len(rows)
 
 
+def test_golds_that_changed_are_not_mixed_in(copied, capsys):
+    file = copied / "run" / "eval.jsonl"
+    rows = jsonl.read(file)
+    jsonl.rewrite(file, [rows[0] | {"gold": "999"}, *rows[1:8]])
+    code, _, faults = here(capsys, copied, copied / "run")
+    assert code == 2
+    assert "holds other problems" in faults
+
+
+def test_an_evaluation_whose_charges_are_gone_is_refused(copied, capsys):
+    (copied / "run" / "ledger.jsonl").unlink()
+    code, _, faults = here(capsys, copied, copied / "run")
+    assert code == 2
+    assert "has charges of 0 parts and eval.jsonl holds 6" in faults
+
+
+def test_a_damaged_evaluation_is_refused_in_one_line(copied, capsys):
+    file = copied / "run" / "eval.jsonl"
+    rows = jsonl.read(file)
+    for damage in ({"correct": "yes"}, {"answers": ["1"]}, {"lengths": None}):
+        jsonl.rewrite(file, [rows[0] | damage, *rows[1:]])
+        code, _, faults = here(capsys, copied, copied / "run")
+        assert (code, len(faults.splitlines())) == (2, 1), faults
+        assert "is damaged" in faults
+
+
+def test_a_model_without_a_name_is_refused(folder, capsys):
+    with pytest.raises(SystemExit):
+        evaluate.main(["", str(folder / "sums.toml")])
+    assert "the model is empty" in capsys.readouterr().err
+
+
 def test_a_run_directory_is_evaluated_at_its_latest_checkpoint(folder, capsys):
     run = folder / "trained"
     shape = "width=16 num_layers=1 num_heads=2 num_kv_heads=1 head_dim=8 ffw=32"
@@ -227,6 +259,15 @@ def test_a_run_directory_is_evaluated_at_its_latest_checkpoint(folder, capsys):
     mine, theirs = (evaluation.read(x, 1, "eval") for x in (folder / "of-run", run))
     assert mine.answers == theirs.answers
     assert (mine.lengths == theirs.lengths).all()
+    # Another run's evaluation is not taken for it, nor written into the run.
+    options[-1] = f"run.dir={folder / 'more' / 'trained'}"
+    assert train.main([str(folder / "sums.toml"), *options, "seed=1"]) == 0
+    code, _, faults = here(capsys, folder, folder / "of-run", model="more/trained")
+    assert code == 2
+    assert "are not those" in faults
+    code, _, faults = here(capsys, folder, run, model="trained")
+    assert code == 2
+    assert "is the run that is evaluated" in faults
 
 
 def test_the_default_directory_names_model_and_configuration(folder, monkeypatch):

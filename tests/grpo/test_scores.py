@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from budgets.ledger import Charge, Cost, Phase
-from grpo_jax import evaluation, scores
+from grpo_jax import evaluation, resumption, scores
 
 
 def made(ids="abc", correct=((1, 0), (1, 1), (0, 0))):
@@ -98,15 +98,15 @@ def test_only_the_charges_of_the_unfinished_part_are_lost():
     # A compilation is no part's: it was spent, and the next process compiles anew.
     charges = [*before, *part, charge(3, "policy", Phase.COMPILE), *part, *part[:3]]
     first = len(before)
-    assert evaluation.cut_off(charges, 3, 2) == {first + 11, first + 12, first + 13}
-    assert min(evaluation.cut_off(charges, 3, 1)) == first + 6
-    assert evaluation.cut_off(charges, 3, 0) == {
+    assert resumption.cut_off(charges, 3, 2) == {first + 11, first + 12, first + 13}
+    assert min(resumption.cut_off(charges, 3, 1)) == first + 6
+    assert resumption.cut_off(charges, 3, 0) == {
         i for i in range(first, len(charges)) if i != first + 5
     }
-    assert evaluation.cut_off(charges[: first + 5], 3, 1) == set()
+    assert resumption.cut_off(charges[: first + 5], 3, 1) == set()
 
 
 def test_a_problem_of_a_part_without_an_end_is_not_kept():
-    assert evaluation.whole_parts(9, total=10, batch=4) == 8
-    assert evaluation.whole_parts(10, total=10, batch=4) == 10
-    assert evaluation.whole_parts(3, total=10, batch=4) == 0
+    assert resumption.whole_parts(9, total=10, batch=4) == 8
+    assert resumption.whole_parts(10, total=10, batch=4) == 10
+    assert resumption.whole_parts(3, total=10, batch=4) == 0
