@@ -40,6 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             f"error: {words[0]!r} is not a command; use one of {known}", file=sys.stderr
         )
         return 2
+    # Not news: nothing here needs torch.
+    os.environ.setdefault("TRANSFORMERS_NO_ADVISORY_WARNINGS", "1")
     module = importlib.import_module(COMMANDS[words[0]][0])
     try:
         code = module.main(words[1:])
