@@ -1,9 +1,11 @@
-"""What the subcommands share: exit codes, and faults of the user in one line."""
+"""What the subcommands share: exit codes, and ends that are said in one line."""
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
+from grpo_jax.checkpoint import LostCheckpoint
+from grpo_jax.signals import Terminated
 from grpo_jax.splits import Count
 
 DONE, WRONG_INPUT, STOPPED_ITSELF, INTERRUPTED, TERMINATED = 0, 2, 3, 130, 143
@@ -21,6 +23,22 @@ def user_faults() -> Iterator[None]:
     except ValueError as fault:
         print(f"error: {one_line(fault)}", file=sys.stderr)
         raise SystemExit(WRONG_INPUT) from None
+
+
+def ended(work: Callable[[], None]) -> int:
+    """Does resumable work and returns the exit code, having said why it stopped."""
+    try:
+        work()
+    except Terminated:
+        print("stopped by SIGTERM; the same command resumes", file=sys.stderr)
+        return TERMINATED
+    except KeyboardInterrupt:
+        print("interrupted; the same command resumes", file=sys.stderr)
+        return INTERRUPTED
+    except (FloatingPointError, LostCheckpoint) as fault:
+        print(f"stopped: {one_line(fault)}", file=sys.stderr)
+        return STOPPED_ITSELF
+    return DONE
 
 
 def one_line(fault: BaseException) -> str:

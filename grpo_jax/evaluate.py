@@ -7,7 +7,6 @@ a run does, and `--against` compares two evaluations problem by problem.
 import argparse
 import dataclasses
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -28,21 +27,13 @@ from grpo_jax import (
     states,
 )
 from grpo_jax.base import Params
-from grpo_jax.command import (
-    DONE,
-    INTERRUPTED,
-    STOPPED_ITSELF,
-    TERMINATED,
-    one_line,
-    say_counts,
-    user_faults,
-)
+from grpo_jax.command import ended, say_counts, user_faults
 from grpo_jax.compilations import Watch
 from grpo_jax.config import Config
 from grpo_jax.evaluation import Evaluation
 from grpo_jax.problem_pool import digest
 from grpo_jax.progress import Progress
-from grpo_jax.signals import Signals, Terminated
+from grpo_jax.signals import Signals
 
 
 class Subject(NamedTuple):
@@ -174,7 +165,7 @@ def evaluate(job: Job) -> None:
     if times is not None:
         numbers["readings"] = times
         print(f"{parts.task.split} is locked; readings so far: {times}")
-    scores.write(path / "evaluation.json", numbers)
+    rundir.write_json(path / "evaluation.json", numbers)
     apart = ledger.by_phase()
     spent, compiling = apart[Phase.EVAL], apart[Phase.COMPILE].device_seconds
     print(
@@ -210,23 +201,19 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--against", type=pathlib.Path, metavar="RUN", help="an evaluation to compare"
     )
     wanted = parser.parse_intermixed_args(argv)
-    try:
+
+    def work() -> None:
         with user_faults():
             job = prepare(wanted)
         file = job.directory.path / "environment.json"
         rundir.write_environment(file, job.of.config)
         say_counts(job.parts.task.counts)
-        evaluate(job)
-    except Terminated:
-        print("stopped by SIGTERM; the same command resumes", file=sys.stderr)
-        return TERMINATED
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        return INTERRUPTED
-    except checkpoint.LostCheckpoint as fault:
-        print(f"stopped: {one_line(fault)}", file=sys.stderr)
-        return STOPPED_ITSELF
-    return DONE
+        try:
+            evaluate(job)
+        finally:
+            job.directory.close()
+
+    return ended(work)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,7 @@ import hashlib
 import json
 import pathlib
 
-from grpo_jax.rundir import write_text
+from grpo_jax.rundir import write_json
 
 SLICE = 1 << 20  # bytes read at each end of a file
 
@@ -41,7 +41,7 @@ def claim(file: pathlib.Path, now: dict[str, str], name: str) -> None:
       ValueError: the fingerprint differs from the one there.
     """
     if not file.exists():
-        write_text(file, json.dumps(now, indent=2) + "\n")
+        write_json(file, now)
         return
     try:
         before = json.loads(file.read_text(encoding="utf-8"))

@@ -9,7 +9,7 @@ import pathlib
 import platform
 import subprocess
 from collections.abc import Iterator
-from typing import IO
+from typing import IO, Any
 
 import jax
 
@@ -160,6 +160,11 @@ def write_text(path: pathlib.Path, text: str) -> None:
     os.replace(partial, path)
 
 
+def write_json(path: pathlib.Path, content: dict[str, Any]) -> None:
+    """Writes a whole JSON file or nothing."""
+    write_text(path, json.dumps(content, indent=2) + "\n")
+
+
 def write_environment(path: pathlib.Path, config: Config) -> None:
     """Records versions, devices, the git commit of this code, the seed."""
     devices = jax.devices()
@@ -173,7 +178,7 @@ def write_environment(path: pathlib.Path, config: Config) -> None:
         "git_commit": _commit(),
         "seed": config.seed,
     }
-    write_text(path, json.dumps(content, indent=2) + "\n")
+    write_json(path, content)
 
 
 def _version(name: str) -> str | None:

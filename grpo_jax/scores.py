@@ -1,6 +1,5 @@
 """What an evaluation came to: numbers for a file, lines for a person, a comparison."""
 
-import json
 import pathlib
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -154,8 +153,3 @@ def differing(path: pathlib.Path, settings: configuration.Config) -> list[str]:
         for name in configuration.differences(theirs, settings)
         if name.startswith(MEANING)
     ]
-
-
-def write(path: pathlib.Path, numbers: dict[str, Any]) -> None:
-    """Writes the numbers as a JSON file."""
-    path.write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")

@@ -32,18 +32,9 @@ from grpo_jax import (
 from grpo_jax.base import Method, Params, Selection, TrainState
 from grpo_jax.books import Books
 from grpo_jax.checkpoint import Saved
-from grpo_jax.command import (
-    DONE,
-    INTERRUPTED,
-    STOPPED_ITSELF,
-    TERMINATED,
-    WRONG_INPUT,
-    one_line,
-    say_counts,
-    user_faults,
-)
+from grpo_jax.command import WRONG_INPUT, ended, one_line, say_counts, user_faults
 from grpo_jax.problem_pool import OtherProblems
-from grpo_jax.signals import Signals, Terminated
+from grpo_jax.signals import Signals
 
 
 class Point(NamedTuple):
@@ -275,22 +266,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     rundir.write_environment(directory.path / "environment.json", settings)
     say_counts(parts.task.counts)
     try:
-        train(parts, params, kept)
-    except Terminated:
-        print("stopped by SIGTERM; the same command resumes", file=sys.stderr)
-        return TERMINATED
-    except KeyboardInterrupt:
-        print("interrupted; the same command resumes", file=sys.stderr)
-        return INTERRUPTED
+        return ended(lambda: train(parts, params, kept))
     except OtherProblems as fault:
         print(f"error: {one_line(fault)}", file=sys.stderr)
         return WRONG_INPUT
-    except (FloatingPointError, checkpoint.LostCheckpoint) as fault:
-        print(f"stopped: {one_line(fault)}", file=sys.stderr)
-        return STOPPED_ITSELF
     finally:
         directory.close()
-    return DONE
 
 
 if __name__ == "__main__":
