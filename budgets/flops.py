@@ -87,6 +87,17 @@ def decode(shape: ModelShape, prompts: Lengths, new: Lengths) -> int:
     return products(shape, tokens=steps, heads=steps, contexts=contexts)
 
 
+def forked(shape: ModelShape, prefixes: Lengths, new: Lengths) -> int:
+    """Returns the FLOPs of sampling `new` tokens after a prefix that a cache holds.
+
+    No prefill gives the first token: its step reads the last token of the prefix.
+    """
+    pairs = [(p, n) for p, n in _pairs(prefixes, new) if n > 0]
+    steps = sum(n for _, n in pairs)
+    contexts = sum(_causal(p + n - 1) - _causal(p - 1) for p, n in pairs)
+    return products(shape, tokens=steps, heads=steps, contexts=contexts)
+
+
 def rollout(shape: ModelShape, prompts: Lengths, new: Lengths) -> int:
     """Returns the FLOPs of sampling groups, each prompt prefilled once.
 

@@ -146,8 +146,13 @@ class Functions(NamedTuple):
         hidden state of the last real token of each row, and a cache with room for
         `cache_length` positions. Every leaf of a cache leads with B.
       decode: `(params, tokens[B], positions[B], cache) -> ([B, D], cache)` one token
-        per row, written at its position.
+        per row, written at its position. A row whose position lies beyond its cache
+        is idle: it writes nothing, and its hidden state is not read.
       decode_layout: `params -> params` as `prefill` and `decode` read them.
+      decode_alike: `decode` with keywords `group` and `columns`, for rows of which
+        every `group` neighbours have the same first `columns` positions, so that these
+        may be read once for all; None if the model has no use for it.
+      cache_axes: logical names of the first axes of every leaf of a cache.
     """
 
     hidden: Callable[..., jax.Array]
@@ -155,6 +160,8 @@ class Functions(NamedTuple):
     prefill: Callable[..., tuple[jax.Array, PyTree]]
     decode: Callable[..., tuple[jax.Array, PyTree]]
     decode_layout: Callable[[Params], Params]
+    decode_alike: Callable[..., tuple[jax.Array, PyTree]] | None = None
+    cache_axes: tuple[str, ...] = ("batch",)
 
 
 class Weights(NamedTuple):

@@ -132,7 +132,7 @@ def _opened(
     resumption.check_problems(path, whole, parts.task.split, parts.task.evaluation)
     evaluator.check_log(parts)
     directory.keep_whole_parts(
-        whole, total=len(parts.task.evaluation), batch=parts.evaluation.rows
+        whole, total=len(parts.task.evaluation), batch=parts.batch_prompts
     )
     ledger = Ledger(path / "ledger.jsonl", budget(wanted))
     if latest is not None:

@@ -168,6 +168,8 @@ class Sampling:
     top_p: float = _knob(1.0, above=0, high=1)  # 1 is off; the same
     min_p: float = _knob(0.0, low=0, below=1)  # 0 is off; the same
     max_prompt_tokens: int = _knob(0, low=0)  # of training; 0 is the model's room
+    slots: int = _knob(0, low=0)  # sequences decoded together; 0: all, to 256
+    kept_cache_gib: float = _knob(4.0, low=0)  # of caches kept for continuations
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -123,8 +123,8 @@ def _prepared(
     place = of.run or models.resolve(of.config.model.path)
     now = fingerprints.of_files(place) | {"problems": digest(parts.task.evaluation)}
     fingerprints.claim(home / "model.json", now, str(place))
-    resumption.check_charges(home, of.update, batch=parts.evaluation.rows)
-    directory.keep_whole_parts(of.update, total=len(ids), batch=parts.evaluation.rows)
+    resumption.check_charges(home, of.update, batch=parts.batch_prompts)
+    directory.keep_whole_parts(of.update, total=len(ids), batch=parts.batch_prompts)
     return Job(of, parts, directory, params, against)
 
 

@@ -46,7 +46,7 @@ def run(
         params,
         problems,
         num_samples=parts.config.evaluation.samples,
-        batch=parts.evaluation.rows,
+        batch=parts.batch_prompts,
         key=keys.at(parts.root, keys.Stream.EVALUATE, update),
         decode=setup.decoder(parts),
         start=done,

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
 
 from budgets import flops
 from budgets.clock import Clock
@@ -30,6 +29,8 @@ from grpo_jax.base import (
     Weights,
 )
 from grpo_jax.compilations import Watch
+from grpo_jax.resident import Resident, Sampler
+from grpo_jax.slots import Request
 
 
 class Metered(NamedTuple):
@@ -37,28 +38,6 @@ class Metered(NamedTuple):
 
     functions: Functions
     shape: flops.ModelShape
-
-
-class Sampler(NamedTuple):
-    """How a run samples; constant, so that one program serves the whole run.
-
-    Attributes:
-      decoding: temperature and truncation.
-      stop_ids: `[K] int32`; any of these ends a completion.
-      width: columns of the prompts.
-      rows: prompts of one call; more take several, fewer are padded.
-      max_new_tokens: most tokens of one completion.
-      row_sharding: how sequences lie on the mesh.
-      prompt_sharding: how prompts lie on the mesh.
-    """
-
-    decoding: rollout.Decoding
-    stop_ids: np.ndarray
-    width: int
-    rows: int
-    max_new_tokens: int
-    row_sharding: NamedSharding | None = None
-    prompt_sharding: NamedSharding | None = None
 
 
 class Meter:
@@ -111,6 +90,8 @@ class Meter:
         self.update = 0
         self.compilations = 0
         self.refilled_forks = 0
+        self.slot_steps = 0
+        self._residents: dict[tuple[Functions, int], Resident] = {}
         self.seconds: dict[str, float] = {}
         self._between = Phase.HOST
 
@@ -124,7 +105,7 @@ class Meter:
         """
         self.update = update
         self._between = between
-        self.compilations = self.refilled_forks = 0
+        self.compilations = self.refilled_forks = self.slot_steps = 0
         self.seconds = {}
 
     def ends_on_sampling(self) -> bool:
@@ -186,63 +167,40 @@ class Meter:
         keep: bool = False,
         first: int = 0,
     ) -> Rollout:
-        # Forks prefill their prefix again: no cache outlives its rollout here, so
-        # there is nothing to keep; the repetition is charged and counted.
-        del keep
         self.idle()
         model = self._models[weights.role]
+        held = self._resident(model.functions, sampler)
+        fresh, parents = 0, None
         if isinstance(requests, Forks):
-            prompts, limits, width = batches.prefixes(
-                requests, width=sampler.width, limit=sampler.max_new_tokens
+            asked, parents = held.forks(requests, num_samples=num_samples, first=first)
+            self.refilled_forks += sum(
+                r.parent is None and r.limit > 0 for r in asked[::num_samples]
             )
-            self.refilled_forks += len(prompts)
         else:
-            prompts = [problem.prompt for problem in requests]
-            limits = [sampler.max_new_tokens] * len(prompts)
-            width = sampler.width
-        pieces = [
-            self._program(sampler, model, weights, num_samples, key, asked)
-            for asked in batches.parts(prompts, limits, width, sampler.rows, first)
-        ]
-        out = pieces[0]
-        if len(prompts) != sampler.rows:
-            real = len(prompts) * num_samples
-            out = jax.tree.map(
-                lambda *xs: np.concatenate([np.asarray(x) for x in xs])[:real], *pieces
+            asked = rollout.of_prompts(
+                [problem.prompt for problem in requests],
+                num_samples=num_samples,
+                limit=sampler.max_new_tokens,
+                first=first,
             )
-        length = np.asarray(out.length)
-        new = (length - np.asarray(out.prompt_length)).tolist()
-        fresh = 0
-        if not isinstance(requests, Forks) and phase != Phase.EVAL:
-            fresh = self.labels.see(problem.id for problem in requests)
-        cost = Cost(
-            generated=sum(new),
-            prefilled=sum(len(prompt) for prompt in prompts),
-            sequences=len(new),
-            prompts=fresh,
-            flops=flops.rollout(
-                model.shape,
-                prompts=[len(prompt) for prompt in prompts],
-                new=new,
-            ),
-        )
-        self.charge(phase, cost, done=out, role=weights.role)
+            if phase != Phase.EVAL:
+                fresh = self.labels.see(problem.id for problem in requests)
+        out, steps = held.sample(weights.params, asked, key, parents=parents, keep=keep)
+        self.slot_steps += steps
+        cost = _sampling_cost(model.shape, asked, out, num_samples)
+        self.charge(phase, cost + Cost(prompts=fresh), role=weights.role)
         return out
 
-    def _program(self, sampler, model, weights, num_samples, key, asked):
-        if sampler.prompt_sharding is not None:
-            asked = jax.device_put(asked, sampler.prompt_sharding)
-        return rollout.compiled(
-            model.functions,
-            weights.params,
-            asked,
-            sampler.stop_ids,
-            sampler.decoding,
-            key,
-            num_samples=num_samples,
-            max_new_tokens=sampler.max_new_tokens,
-            row_sharding=sampler.row_sharding,
-        )
+    def _resident(self, functions: Functions, sampler: Sampler) -> Resident:
+        name = functions, id(sampler)
+        if name not in self._residents:
+            self._residents[name] = Resident(functions, sampler)
+        return self._residents[name]
+
+    def release(self) -> None:
+        """Frees what sampling holds on the devices, before training or at an end."""
+        for held in self._residents.values():
+            held.release()
 
     def _scored(
         self, weights: Weights, rollout: Rollout, *, phase: Phase, want: str = "logp"
@@ -289,3 +247,25 @@ class Meter:
             error=np.array([v.error is not None for v in verdicts]),
             answers=tuple(v.extracted for v in verdicts),
         )
+
+
+def _sampling_cost(
+    shape: flops.ModelShape,
+    asked: Sequence[Request],
+    out: Rollout,
+    num_samples: int,
+) -> Cost:
+    """What sampling came to: a prefix that a cache held is not read again."""
+    new = (np.asarray(out.length) - np.asarray(out.prompt_length)).tolist()
+    prefixes = [len(r.prefix) for r in asked]
+    read = [r for r in asked[::num_samples] if r.parent is None and r.limit > 0]
+    spent = flops.prefill(shape, [len(r.prefix) for r in read])
+    for r, n, prefix in zip(asked, new, prefixes, strict=True):
+        forked = r.parent is not None
+        spent += (flops.forked if forked else flops.decode)(shape, [prefix], [n])
+    return Cost(
+        generated=sum(new),
+        prefilled=sum(len(r.prefix) for r in read),
+        sequences=len(new),
+        flops=spent,
+    )

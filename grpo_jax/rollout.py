@@ -1,55 +1,24 @@
-"""Sampling completions: one prefill per prompt, then decoding over a cache.
+"""Sampling completions of tokenised prompts, and continuing them.
 
 The engine knows token ids and lengths, not text. Masks come from sampling, never
 from comparing ids with a pad id, which may equal the end of sequence or be absent.
 """
 
 import functools
+import math
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
-from jaxtyping import Array, Int, Key
+from jax.sharding import Mesh
+from jaxtyping import Array, Key
 
-from grpo_jax import chunked, keys, models, sampling, truncation
+from grpo_jax import engine, models, slots
 from grpo_jax.base import Functions, Params, Rollout
+from grpo_jax.decoding import Decoding
+from grpo_jax.engine import Engine, Geometry
+from grpo_jax.slots import Request, Result
 
-Option: TypeAlias = float | int | np.generic | jax.Array
-
-
-class Decoding(NamedTuple):
-    """How a token is drawn from logits; traced values, so a change compiles nothing.
-
-    Attributes:
-      temperature: divides the logits; positive.
-      top_k: how many tokens to keep; 0 keeps all.
-      top_p: cumulative probability to keep; 1 keeps all.
-      min_p: least probability relative to the likeliest token; 0 keeps all.
-    """
-
-    temperature: Option = 1.0
-    top_k: Option = 0
-    top_p: Option = 1.0
-    min_p: Option = 0.0
-
-
-class Requests(NamedTuple):
-    """Prompts as arrays.
-
-    Attributes:
-      tokens: `[P, T0] int32` right-padded prompts.
-      length: `[P] int32` tokens of each prompt, at least one.
-      limit: `[P] int32` most tokens to sample after it; 0 for a padding row.
-      number: `[P] int32` the prompt's coordinate in every key.
-    """
-
-    tokens: jax.Array | np.ndarray
-    length: jax.Array | np.ndarray
-    limit: jax.Array | np.ndarray
-    number: jax.Array | np.ndarray
+SLOTS = 256  # sequences that decode together where nobody says how many
 
 
 def generate(
@@ -124,15 +93,64 @@ def generate_with(
     """
     check(prompts, num_samples, max_new_tokens, temperature, top_k, top_p, min_p)
     width = max(len(p) for p in prompts)
-    return compiled(
+    made = _engine(
         functions,
-        params,
-        requests(prompts, width=width, limits=[max_new_tokens] * len(prompts)),
+        geometry(
+            widths=(width,),
+            max_new_tokens=max_new_tokens,
+            sequences=len(prompts) * num_samples,
+            num_samples=num_samples,
+        ),
+    )
+    asked = of_prompts(prompts, num_samples=num_samples, limit=max_new_tokens)
+    result = slots.run(
+        made,
+        made.layout(params),
+        asked,
         stops(stop_ids),
         decoding(temperature, top_k, top_p, min_p),
         key,
-        num_samples=num_samples,
-        max_new_tokens=max_new_tokens,
+    )
+    return assemble(asked, result, stop_ids, width=width + max_new_tokens)
+
+
+@functools.lru_cache(maxsize=16)
+def _engine(functions: Functions, sizes: Geometry) -> Engine:
+    """The same programs for the same sizes."""
+    return Engine(functions, sizes)
+
+
+def geometry(
+    *,
+    widths: Sequence[int],
+    max_new_tokens: int,
+    sequences: int,
+    num_samples: int,
+    num_slots: int = 0,
+    mesh: Mesh | None = None,
+) -> Geometry:
+    """Returns the sizes of an engine.
+
+    Args:
+      widths: what prompts are padded to; the last holds the longest.
+      max_new_tokens: most tokens of a completion.
+      sequences: of one call, as many as are usual.
+      num_samples: completions of a prompt.
+      num_slots: sequences that decode together; 0 is all of a call, up to 256.
+      mesh: devices; None is one.
+    """
+    columns = widths[-1] + max_new_tokens
+    shards = engine.shards(mesh)
+    together = num_slots or min(sequences, SLOTS)
+    together = -(-together // shards) * shards
+    return Geometry(
+        slots=together,
+        group=math.gcd(together // shards, num_samples),
+        columns=-(-columns // engine.GRAIN) * engine.GRAIN,
+        widths=tuple(widths),
+        # As many prompts as fill the slots once.
+        rows=max(1, together // num_samples),
+        mesh=mesh,
     )
 
 
@@ -158,23 +176,57 @@ def stops(stop_ids: Sequence[int]) -> np.ndarray:
     return np.asarray(sorted(set(stop_ids)) or [-1], np.int32)
 
 
-def requests(
+def of_prompts(
     prompts: Sequence[Sequence[int]],
     *,
-    width: int,
-    limits: Sequence[int],
-    rows: int | None = None,
+    num_samples: int,
+    limit: int,
     first: int = 0,
-) -> Requests:
-    """Pads prompts to `width` tokens and `rows` rows; padding rows sample nothing."""
-    rows = rows or len(prompts)
-    tokens = np.zeros((rows, width), np.int32)
-    for row, prompt in zip(tokens, prompts, strict=False):
-        row[: len(prompt)] = prompt
-    length, limit = np.ones(rows, np.int32), np.zeros(rows, np.int32)
-    length[: len(prompts)] = [len(p) for p in prompts]
-    limit[: len(prompts)] = limits
-    return Requests(tokens, length, limit, first + np.arange(rows, dtype=np.int32))
+) -> list[Request]:
+    """Returns the requests of a set of prompts, prompt-major; see `slots.Request`.
+
+    Args:
+      prompts: token ids.
+      num_samples: completions of each.
+      limit: most tokens of a completion.
+      first: coordinate of the first prompt in every key.
+    """
+    return [
+        Request(p * num_samples + g, prompt, limit, first + p, g)
+        for p, prompt in enumerate(prompts)
+        for g in range(num_samples)
+    ]
+
+
+def assemble(
+    asked: Sequence[Request],
+    result: Result,
+    stop_ids: Sequence[int] | np.ndarray,
+    *,
+    width: int,
+) -> Rollout:
+    """Lays sequences out as a rollout of `width` columns; arrays are on the host."""
+    shape = len(asked), width
+    tokens, logp = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
+    start, length = np.zeros(len(asked), np.int32), np.zeros(len(asked), np.int32)
+    cut, ends = np.zeros(len(asked), bool), set(np.asarray(stop_ids).tolist())
+    for request in asked:
+        row, prefix, new = request.row, request.prefix, result.tokens[request.row]
+        start[row], length[row] = len(prefix), len(prefix) + len(new)
+        tokens[row, : start[row]] = prefix
+        tokens[row, start[row] : length[row]] = new
+        logp[row, start[row] : length[row]] = result.logp[row]
+        cut[row] = bool(new) and new[-1] not in ends
+    column = np.arange(width)[None]
+    sampled = (column >= start[:, None]) & (column < length[:, None])
+    return Rollout(
+        tokens=tokens,  # pyright: ignore
+        sampled=sampled,  # pyright: ignore
+        logp=logp,  # pyright: ignore
+        prompt_length=start,  # pyright: ignore
+        length=length,  # pyright: ignore
+        truncated=cut,  # pyright: ignore
+    )
 
 
 def check(prompts, num_samples, max_new_tokens, temperature, top_k, top_p, min_p):
@@ -191,101 +243,3 @@ def check(prompts, num_samples, max_new_tokens, temperature, top_k, top_p, min_p
     ):
         if not ok:
             raise ValueError(f"{name}={value} must be {rule}")
-
-
-def sample(
-    functions: Functions,
-    params: Params,
-    asked: Requests,
-    stop_ids: Int[Array, "K"],
-    how: Decoding,
-    key: Key[Array, ""],
-    *,
-    num_samples: int,
-    max_new_tokens: int,
-    row_sharding: NamedSharding | None = None,
-) -> Rollout:
-    """Prefills each prompt once and decodes all of its samples together.
-
-    Args:
-      functions: the model.
-      params: its parameters, in the layout of training.
-      asked: P prompts.
-      stop_ids: any of these ends a completion.
-      how: temperature and truncation.
-      key: consumed.
-      num_samples: G completions per prompt.
-      max_new_tokens: no limit of `asked` is above it.
-      row_sharding: how the B = P * G rows lie on a mesh; None leaves it to XLA.
-
-    Returns:
-      B rows of T0 + max_new_tokens columns.
-    """
-
-    def spread(x):
-        x = jnp.repeat(x, num_samples, axis=0)
-        if row_sharding is None:
-            return x
-        # The other axes stay as the model cuts them: heads of a cache over `tensor`.
-        free = [PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)
-        spec = PartitionSpec(row_sharding.spec[0], *free)
-        where = NamedSharding(row_sharding.mesh, spec)
-        return jax.lax.with_sharding_constraint(x, where)
-
-    tokens = jnp.asarray(asked.tokens)
-    width = tokens.shape[1] + max_new_tokens
-    layout, head = functions.decode_layout(params), functions.unembed(params)
-    hidden, cache = functions.prefill(layout, tokens, jnp.asarray(asked.length), width)
-    hidden, cache, start, limit, number = jax.tree.map(
-        spread, (hidden, cache, asked.length, asked.limit, asked.number)
-    )
-    tokens = spread(jnp.pad(tokens, ((0, 0), (0, max_new_tokens))))
-    rows = jnp.arange(tokens.shape[0])
-    keys_b = keys.per_sequence(key, number, rows % num_samples)
-
-    def draw(hidden, length):
-        logits = chunked.head_logits(hidden.astype(head.dtype), head)
-        # The options have no batch axis, so the branch inside stays a branch.
-        shaped = jax.vmap(lambda row: truncation.policy_logits(row, **how._asdict()))
-        return sampling.draw(keys.per_position(keys_b, length), shaped(logits))
-
-    def put(state, drawn, lp):
-        tokens, logp, length, live, stopped, _, cache = state
-        # A finished row writes outside of the array, which drops the write.
-        at = jnp.where(live, length, width)
-        tokens = tokens.at[rows, at].set(drawn, mode="drop")
-        logp = logp.at[rows, at].set(lp, mode="drop")
-        length = length + live
-        stopped = stopped | (live & (drawn[:, None] == stop_ids[None]).any(-1))
-        live = live & ~stopped & (length < start + limit)
-        return tokens, logp, length, live, stopped, drawn, cache
-
-    def body(state):
-        tokens, logp, length, live, stopped, last, cache = state
-        hidden, cache = functions.decode(layout, last, length - 1, cache)
-        return put(
-            (tokens, logp, length, live, stopped, last, cache), *draw(hidden, length)
-        )
-
-    blank = jnp.zeros(tokens.shape, jnp.float32)
-    dead = jnp.zeros(rows.shape, bool)
-    state = (tokens, blank, start, limit > 0, dead, jnp.zeros_like(start), cache)
-    state = put(state, *draw(hidden, start))
-    state = jax.lax.while_loop(lambda s: s[3].any(), body, state)
-    tokens, logp, length, _, stopped, _, _ = state
-    columns = jnp.arange(width)[None]
-    return Rollout(
-        tokens=tokens,
-        sampled=(columns >= start[:, None]) & (columns < length[:, None]),
-        logp=logp,
-        prompt_length=start,
-        length=length,
-        truncated=~stopped & (limit > 0),
-    )
-
-
-# Functions are static: a model's closures are made once per configuration.
-compiled = jax.jit(
-    sample,
-    static_argnames=("functions", "num_samples", "max_new_tokens", "row_sharding"),
-)

@@ -21,8 +21,10 @@ from grpo_jax import (
 )
 from grpo_jax.base import Functions, Key, Problem
 from grpo_jax.config import Config
-from grpo_jax.meter import Sampler
+from grpo_jax.resident import Sampler
 from grpo_jax.splits import Count
+
+NARROWEST = 64  # tokens that a prompt is padded to at least, if others are longer
 
 
 class Setup(NamedTuple):
@@ -38,6 +40,8 @@ class Setup(NamedTuple):
       task: problems and verifier; the problems are encoded.
       train: training sampler.
       evaluation: the sampler of evaluations.
+      batch_prompts: problems that are evaluated in one call.
+      row_sharding: how sequences lie on the mesh; None on one device.
       shape: of the policy, for FLOPs.
     """
 
@@ -50,12 +54,9 @@ class Setup(NamedTuple):
     task: tasks.Task
     train: Sampler
     evaluation: Sampler
+    batch_prompts: int
+    row_sharding: NamedSharding | None
     shape: flops.ModelShape
-
-    @property
-    def row_sharding(self) -> NamedSharding | None:
-        """How sequences lie on the mesh; None on one device."""
-        return self.train.row_sharding
 
 
 def prepare(config: Config, *, trains: bool = True) -> Setup:
@@ -83,10 +84,13 @@ def prepare(config: Config, *, trains: bool = True) -> Setup:
         _check_room(task.train, how.max_new_tokens, model, "sampling")
     section = "evaluation" if wanted.max_new_tokens else "sampling"
     _check_room(task.evaluation, evaluation_limit(config), model, section)
-    sampler = functools.partial(
-        Sampler, stop_ids=rollout.stops(stop_ids), row_sharding=_rows(mesh)
+    stops = rollout.stops(stop_ids)
+    together = min(wanted.batch_prompts, len(task.evaluation))
+    sizes = functools.partial(
+        rollout.geometry,
+        num_slots=how.slots,
+        mesh=mesh if mesh.size > 1 else None,
     )
-    together = _rows_together(wanted.batch_prompts, len(task.evaluation), config)
     return Setup(
         config=config,
         root=root,
@@ -99,22 +103,33 @@ def prepare(config: Config, *, trains: bool = True) -> Setup:
         ),
         tokenizer=tokenizer,
         task=task,
-        train=sampler(
+        train=Sampler(
             decoding=rollout.decoding(how.temperature),
-            width=_width(task.train),
-            rows=how.prompts_per_update,
+            stop_ids=stops,
+            geometry=sizes(
+                widths=_widths(task.train),
+                max_new_tokens=how.max_new_tokens,
+                sequences=how.prompts_per_update * how.group_size,
+                num_samples=how.group_size,
+            ),
             max_new_tokens=how.max_new_tokens,
-            prompt_sharding=_prompts(mesh, how.prompts_per_update),
+            kept_bytes=int(how.kept_cache_gib * 2**30),
         ),
-        evaluation=sampler(
+        evaluation=Sampler(
             decoding=rollout.decoding(
                 wanted.temperature, wanted.top_k, wanted.top_p, wanted.min_p
             ),
-            width=_width(task.evaluation),
-            rows=together,
+            stop_ids=stops,
+            geometry=sizes(
+                widths=_widths(task.evaluation),
+                max_new_tokens=evaluation_limit(config),
+                sequences=together * wanted.samples,
+                num_samples=wanted.samples,
+            ),
             max_new_tokens=evaluation_limit(config),
-            prompt_sharding=_prompts(mesh, together),
         ),
+        batch_prompts=together,
+        row_sharding=_rows(mesh),
         shape=build.model_shape(model),
     )
 
@@ -170,6 +185,15 @@ def _width(problems: Sequence[Problem]) -> int:
     return max((len(problem.prompt) for problem in problems), default=1)
 
 
+def _widths(problems: Sequence[Problem]) -> tuple[int, ...]:
+    """What prompts are padded to: the longest, and quarters of it that some fit in."""
+    shortest = min((len(problem.prompt) for problem in problems), default=1)
+    found = [_width(problems)]
+    while found[-1] // 4 >= max(shortest, NARROWEST):
+        found.append(found[-1] // 4)
+    return tuple(reversed(found))
+
+
 def _check_room(
     problems: Sequence[Problem], limit: int, model: models.ModelConfig, section: str
 ) -> None:
@@ -181,17 +205,6 @@ def _check_room(
             f" {model.max_positions} positions of the model; lower"
             f" {section}.max_new_tokens or set sampling.max_prompt_tokens"
         )
-
-
-def _rows_together(most: int, problems: int, config: Config) -> int:
-    """How many problems are evaluated together: no more than there are, if it divides.
-
-    A part that the devices cannot split evenly is filled up with empty rows.
-    """
-    shards = config.mesh.data * config.mesh.fsdp
-    rows = min(most, problems)
-    split = rows * config.evaluation.samples % shards == 0
-    return rows if split else -(-rows // shards) * shards
 
 
 def _without(problems: Sequence[Problem], shown: Set[str]) -> tuple[Problem, ...]:
@@ -242,11 +255,3 @@ def _rows(mesh: Mesh) -> NamedSharding | None:
     if mesh.size == 1:
         return None
     return NamedSharding(mesh, PartitionSpec(("data", "fsdp")))
-
-
-def _prompts(mesh: Mesh, count: int) -> NamedSharding | None:
-    if mesh.size == 1:
-        return None
-    parts = mesh.shape["data"] * mesh.shape["fsdp"]
-    spec = PartitionSpec(("data", "fsdp")) if count % parts == 0 else PartitionSpec()
-    return NamedSharding(mesh, spec)

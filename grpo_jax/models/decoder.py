@@ -14,11 +14,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from grpo_jax.base import Functions, Params
+from grpo_jax.models import attention
 from grpo_jax.models.config import ModelConfig
 from grpo_jax.models.rope import rotary
 
 Layer: TypeAlias = dict[str, Any]
-Cache: TypeAlias = tuple[tuple[Array, Array], ...]
+Cache: TypeAlias = tuple[attention.Cache, ...]  # one of each layer
 REMAT = ("none", "full", "dots")
 
 
@@ -92,42 +93,16 @@ def _cast(tree: Layer, dtype: jnp.dtype) -> Layer:
     return {k: v if k.endswith("norm") else v.astype(dtype) for k, v in tree.items()}
 
 
-def _attend_within(segments: Int[Array, "B T"]) -> Callable[..., tuple[Array, Any]]:
-    # Padding (segment 0) sees earlier padding, itself at least: no row is empty.
-    same = segments[:, None, :, None] == segments[:, None, None, :]
-
-    def attend(query: Array, key: Array, value: Array) -> tuple[Array, Any]:
-        mixed = jax.nn.dot_product_attention(
-            query, key, value, mask=same, is_causal=True
-        )
-        return mixed, (key, value)
-
-    return attend
-
-
-def _attend_cached(
-    positions: Int[Array, "B"], cache: tuple[Array, Array]
-) -> Callable[..., tuple[Array, Any]]:
-    rows = jnp.arange(positions.shape[0])
-
-    def attend(query: Array, key: Array, value: Array) -> tuple[Array, Any]:
-        keys = cache[0].at[rows, positions].set(key[:, 0])
-        values = cache[1].at[rows, positions].set(value[:, 0])
-        seen = jnp.arange(keys.shape[1])[None, :] <= positions[:, None]
-        mixed = jax.nn.dot_product_attention(
-            query, keys, values, mask=seen[:, None, None, :]
-        )
-        return mixed, (keys, values)
-
-    return attend
-
-
 def _head(params: Params) -> Array:
     return params["head"] if "head" in params else params["embed"].T
 
 
 def functions(
-    config: ModelConfig, *, compute_dtype: str = "float32", remat: str = "none"
+    config: ModelConfig,
+    *,
+    compute_dtype: str = "float32",
+    remat: str = "none",
+    backend: str | None = None,
 ) -> Functions:
     """Returns the decoder as `base.Functions`.
 
@@ -137,10 +112,19 @@ def functions(
         the parameters themselves keep theirs.
       remat: what the backward pass recomputes: `none` keeps every activation,
         `full` keeps the input of each layer, `dots` keeps the projections too.
+      backend: what the programs are for, `cpu`, `gpu` or `tpu`, which decides how the
+        cache lies and which attention is used; None is where they run.
     """
     dtype = jnp.dtype(compute_dtype)
     if remat not in REMAT:
         raise ValueError(f"remat={remat!r} must be one of {REMAT}")
+
+    def kernel() -> str | None:
+        where = backend or jax.default_backend()
+        return attention.kernel(where, dtype, config.head_dim)
+
+    def layout() -> attention.Layout:
+        return attention.layout(backend or jax.default_backend(), kernel())
 
     def hidden(
         params: Params,
@@ -148,7 +132,8 @@ def functions(
         positions: Int[Array, "B T"],
         segments: Int[Array, "B T"],
     ) -> Float[Array, "B T D"]:
-        rotate, attend = rotary(config, positions), _attend_within(segments)
+        rotate = rotary(config, positions)
+        attend = attention.within(segments, kernel())
 
         def layer_step(x, layer):
             return _block(config, _cast(layer, dtype), x, rotate, attend)[0], None
@@ -180,14 +165,13 @@ def functions(
                 "the padded prompts; raise it"
             )
         place = jnp.broadcast_to(jnp.arange(width)[None], tokens.shape)
-        attend = _attend_within((place < length[:, None]).astype(jnp.int32))
-        rotate = rotary(config, place)
+        rotate, attend = rotary(config, place), attention.causal(kernel())
+        store = layout().store
         x = params["embed"][tokens].astype(dtype)
-        room = ((0, 0), (0, cache_length - width), (0, 0), (0, 0))
         cache = []
         for layer in params["layers"]:
             x, (key, value) = _block(config, layer, x, rotate, attend)
-            cache.append((jnp.pad(key, room), jnp.pad(value, room)))
+            cache.append(store(key, value, cache_length))
         last = jnp.take_along_axis(x, (length - 1)[:, None, None], axis=1)[:, 0]
         out = rms_norm(last, params["final_norm"], epsilon=config.norm_epsilon)
         return out, tuple(cache)
@@ -197,15 +181,23 @@ def functions(
         tokens: Int[Array, "B"],
         positions: Int[Array, "B"],
         cache: Cache,
+        shared: attention.Shared | None = None,
     ) -> tuple[Float[Array, "B D"], Cache]:
-        rotate = rotary(config, positions[:, None])
+        rotate, over = rotary(config, positions[:, None]), layout().attend
         x = params["embed"][tokens[:, None]].astype(dtype)
         grown = []
         for layer, old in zip(params["layers"], cache, strict=True):
-            x, new = _block(config, layer, x, rotate, _attend_cached(positions, old))
+            attend = functools.partial(
+                over, positions=positions, cache=old, shared=shared
+            )
+            x, new = _block(config, layer, x, rotate, attend)
             grown.append(new)
         out = rms_norm(x[:, 0], params["final_norm"], epsilon=config.norm_epsilon)
         return out, tuple(grown)
+
+    def decode_alike(params, tokens, positions, cache, *, group, columns):
+        shared = attention.Shared(group, columns)
+        return decode(params, tokens, positions, cache, shared)
 
     def decode_layout(params: Params) -> Params:
         stacked = _cast(params["layers"], dtype)
@@ -214,11 +206,19 @@ def functions(
             for i in range(config.num_layers)
         )
         rest = {k: v for k, v in params.items() if k != "layers"}
-        return {**_cast(rest, dtype), "layers": layers}
+        # A tied head is stored a second time, in the order it is multiplied in.
+        head = _head(params).astype(dtype)
+        return {**_cast(rest, dtype), "head": head, "layers": layers}
 
     exact = _exact if dtype == jnp.float32 else lambda function: function
     return Functions(
-        exact(hidden), unembed, exact(prefill), exact(decode), decode_layout
+        hidden=exact(hidden),
+        unembed=unembed,
+        prefill=exact(prefill),
+        decode=exact(decode),
+        decode_layout=decode_layout,
+        decode_alike=exact(decode_alike),
+        cache_axes=("batch", "kv_heads"),
     )
 
 

@@ -106,7 +106,8 @@ def without_cache(hidden: Any) -> tuple[Any, Any]:
 
     def decode(params, tokens, positions, cache):
         rows = jnp.arange(tokens.shape[0])
-        cache = cache.at[rows, positions].set(tokens)
-        return last(params, cache, positions), cache
+        cache = cache.at[rows, positions].set(tokens, mode="drop")
+        # A row beyond the cache is idle: what it reads means nothing.
+        return last(params, cache, jnp.minimum(positions, cache.shape[1] - 1)), cache
 
     return prefill, decode
