@@ -177,6 +177,21 @@ class Engine:
                 of[shard, i], to[shard, i] = pair
         return self._copy(target, source, to, of, count, whole_source=whole_source)
 
+    def traced(self, layout: Any, stop_ids: np.ndarray, how: Decoding) -> list[Any]:
+        """Returns the prefill and the chunk traced from abstract weights, to lower."""
+        size, key = self.geometry.slots, jax.eval_shape(lambda: jax.random.key(0))
+        numbers = [jax.ShapeDtypeStruct((size,), jnp.int32) for _ in range(5)]
+        live = jax.ShapeDtypeStruct((size,), jnp.bool)
+        held = Occupied(*numbers[:3], live, *numbers[3:])  # pyright: ignore
+        number = np.int32(0)
+        cache = self._shapes(layout, size)
+        return [
+            self._trace_prefill(layout, self.geometry.widths[-1]),
+            self._advance.trace(
+                layout, cache, held, stop_ids, how, key, number, number
+            ),
+        ]
+
     @property
     def _prompts(self) -> NamedSharding | None:
         """How prompts lie: cut over the batch where they divide."""
@@ -185,20 +200,24 @@ class Engine:
 
     def _prefill(self, layout: Params, width: int) -> Any:
         if width not in self._prefills:
-            rows, where = self.geometry.rows, self._prompts
-            read = functools.partial(
-                self._functions.prefill, cache_length=self.geometry.columns
-            )
-            program = jax.jit(
-                lambda layout, tokens, length: read(layout, tokens, length)[1],
-                out_shardings=self._whole,
-            )
-            tokens = jax.ShapeDtypeStruct((rows, width), jnp.int32, sharding=where)
-            length = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=where)
-            self._prefills[width] = program.lower(layout, tokens, length).compile()
+            traced = self._trace_prefill(layout, width)
+            self._prefills[width] = traced.lower().compile()
         return self._prefills[width]
 
-    def _shapes(self, layout: Params, rows: int) -> Cache:
+    def _trace_prefill(self, layout: Any, width: int) -> Any:
+        rows, where = self.geometry.rows, self._prompts
+        read = functools.partial(
+            self._functions.prefill, cache_length=self.geometry.columns
+        )
+        program = jax.jit(
+            lambda layout, tokens, length: read(layout, tokens, length)[1],
+            out_shardings=self._whole,
+        )
+        tokens = jax.ShapeDtypeStruct((rows, width), jnp.int32, sharding=where)
+        length = jax.ShapeDtypeStruct((rows,), jnp.int32, sharding=where)
+        return program.trace(layout, tokens, length)
+
+    def _shapes(self, layout: Any, rows: int) -> Cache:
         tokens = jax.ShapeDtypeStruct((rows, 1), jnp.int32)
         length = jax.ShapeDtypeStruct((rows,), jnp.int32)
         read = functools.partial(

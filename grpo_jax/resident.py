@@ -63,7 +63,7 @@ class Resident:
         parents: Kept | None = None,
         keep: bool = False,
     ) -> tuple[Rollout, int]:
-        """Samples what is asked; on the host, and the slots times steps it took.
+        """Samples what is asked; returns it, and the slots times steps that it took.
 
         Args:
           params: the weights; laid out for decoding once, as long as they are the same.

@@ -8,6 +8,7 @@ import functools
 import math
 from collections.abc import Sequence
 
+import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
@@ -205,7 +206,7 @@ def assemble(
     *,
     width: int,
 ) -> Rollout:
-    """Lays sequences out as a rollout of `width` columns; arrays are on the host."""
+    """Lays sequences out as a rollout of `width` columns."""
     shape = len(asked), width
     tokens, logp = np.zeros(shape, np.int32), np.zeros(shape, np.float32)
     start, length = np.zeros(len(asked), np.int32), np.zeros(len(asked), np.int32)
@@ -220,12 +221,12 @@ def assemble(
     column = np.arange(width)[None]
     sampled = (column >= start[:, None]) & (column < length[:, None])
     return Rollout(
-        tokens=tokens,  # pyright: ignore
-        sampled=sampled,  # pyright: ignore
-        logp=logp,  # pyright: ignore
-        prompt_length=start,  # pyright: ignore
-        length=length,  # pyright: ignore
-        truncated=cut,  # pyright: ignore
+        tokens=jnp.asarray(tokens),
+        sampled=jnp.asarray(sampled),
+        logp=jnp.asarray(logp),
+        prompt_length=jnp.asarray(start),
+        length=jnp.asarray(length),
+        truncated=jnp.asarray(cut),
     )
 
 

@@ -13,9 +13,12 @@ from budgets.ledger import Ledger
 from grpo_jax import (
     build,
     config,
+    engine,
     keys,
     learner,
     meter,
+    models,
+    resident,
     rollout,
     setup,
     sharding,
@@ -48,22 +51,10 @@ def prepared(shape):
 
 
 def sample(parts):
-    how = parts.train
     prompts = [problem.prompt for problem in parts.task.train[:4]]
-    asked = rollout.requests(prompts, width=how.width, limits=[8] * 4)
-    if how.prompt_sharding is not None:
-        asked = jax.device_put(asked, how.prompt_sharding)
-    return rollout.compiled(
-        parts.functions,
-        states.load_params(parts),
-        asked,
-        how.stop_ids,
-        how.decoding,
-        keys.root(7),
-        num_samples=4,
-        max_new_tokens=8,
-        row_sharding=how.row_sharding,
-    )
+    asked = rollout.of_prompts(prompts, num_samples=4, limit=8)
+    held = resident.Resident(parts.functions, parts.train)
+    return held.sample(states.load_params(parts), asked, keys.root(7))[0]
 
 
 def learn(parts, out):
@@ -179,10 +170,14 @@ def test_the_compiled_step_keeps_no_whole_matrix_between_layers():
     )
 
 
-def test_a_batch_is_spread_over_the_devices():
-    parts = prepared((2, 4, 1))
-    out = sample(parts)
-    assert out.tokens.addressable_shards[0].data.shape[0] == 16 // 8
+def test_the_slots_are_spread_over_the_devices():
+    parts = prepared((2, 2, 2))
+    made = engine.Engine(parts.functions, parts.train.geometry)
+    layout = made.layout(states.load_params(parts))
+    cache = made.blank(layout, made.geometry.slots)
+    for leaf in jax.tree.leaves(cache):  # of [slots, kv_heads, ...]
+        assert leaf.shape[:2] == (16, 2)
+        assert leaf.addressable_shards[0].data.shape[:2] == (16 // 4, 2 // 2)
 
 
 def test_a_mesh_larger_than_the_machine_is_refused():
@@ -210,7 +205,9 @@ def test_the_step_and_the_rollout_lower_for_accelerators(platform):
 
     parts = prepared((1, 1, 1))
     out = jax.tree.map(np.asarray, sample(parts))
-    method = build.method(parts.config, parts.functions, None)
+    where = {"cuda": "gpu", "tpu": "tpu"}[platform]
+    functions = models.functions(parts.model, backend=where)
+    method = build.method(parts.config, functions, None)
     tx = build.optimizer(parts.config)
     state = states.abstract(parts, tx)
     batch = Batch(
@@ -223,15 +220,7 @@ def test_the_step_and_the_rollout_lower_for_accelerators(platform):
         functools.partial(step.train_step, objective=method.objective, tx=tx)
     )
     assert trained.trace(state, batch).lower(lowering_platforms=(platform,)).as_text()
-    asked = rollout.requests([[1, 2]], width=4, limits=[8])
-    traced = rollout.compiled.trace(
-        parts.functions,
-        state.params,
-        asked,
-        parts.train.stop_ids,
-        parts.train.decoding,
-        keys.root(0),
-        num_samples=2,
-        max_new_tokens=8,
-    )
-    assert traced.lower(lowering_platforms=(platform,)).as_text()
+    made = engine.Engine(functions, parts.train.geometry)
+    layout = jax.eval_shape(functions.decode_layout, state.params)
+    for traced in made.traced(layout, parts.train.stop_ids, parts.train.decoding):
+        assert traced.lower(lowering_platforms=(platform,)).as_text()

@@ -9,7 +9,7 @@ from budgets import flops
 from budgets.clock import Clock
 from budgets.labels import Labels
 from budgets.ledger import Budget, Ledger, Phase
-from grpo_jax import keys, meter, models, rollout
+from grpo_jax import keys, meter, models, resident, rollout
 from grpo_jax.base import Forks, Problem, Verdict, Weights
 from grpo_jax.compilations import Watch
 
@@ -67,13 +67,15 @@ def metered():
     watch.close()
 
 
-def sampler(rows=3, new=6):
-    return meter.Sampler(
+def sampler(rows=3, new=6, **options):
+    return resident.Sampler(
         decoding=rollout.decoding(1.0),
         stop_ids=rollout.stops(STOPS),
-        width=4,
-        rows=rows,
+        geometry=rollout.geometry(
+            widths=(4,), max_new_tokens=new, sequences=5 * rows, num_samples=5
+        ),
         max_new_tokens=new,
+        **options,
     )
 
 
@@ -83,8 +85,11 @@ PROBLEMS = tuple(
 )
 
 
+SAMPLER = sampler()
+
+
 def sample(metered, params, requests=PROBLEMS, *, phase=Phase.ROLLOUT, **options):
-    return metered.services(sampler()).sample(
+    return metered.services(SAMPLER).sample(
         Weights(params),
         requests,
         num_samples=5,
@@ -193,6 +198,29 @@ def test_forks_continue_a_rollout_with_what_its_limit_had_left(metered, params):
     assert charge.cost.prefilled == 2 * position + 1
     assert charge.cost.prompts == 0
     assert metered.refilled_forks == 2
+
+
+def test_forks_of_a_kept_rollout_read_nothing_again(metered, params):
+    parent = sample(metered, params, keep=True)
+    length, start = np.asarray(parent.length), np.asarray(parent.prompt_length)
+    row = int(np.argmax(length - start))
+    position = int(start[row]) + 2
+    out = sample(
+        metered, params, Forks(parent, [row], [position]), phase=Phase.CONTINUATION
+    )
+    (charge,) = rows(metered, Phase.CONTINUATION)
+    new = np.asarray(out.sampled).sum(1).tolist()
+    assert (charge.cost.generated, charge.cost.prefilled) == (sum(new), 0)
+    # The first new token comes from a step that reads the last token of the prefix.
+    steps = sum(new)
+    contexts = sum(position + i for n in new for i in range(n))
+    assert charge.cost.flops == flops.products(
+        SHAPE, tokens=steps, heads=steps, contexts=contexts
+    )
+    assert metered.refilled_forks == 0
+    metered.release()
+    sample(metered, params, Forks(parent, [row], [position]), phase=Phase.CONTINUATION)
+    assert metered.refilled_forks == 1
 
 
 def test_a_grader_error_is_no_reward_and_is_recorded(metered, params):

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from grpo_jax import keys, losses, models, rollout
+from grpo_jax.compilations import Watch
 
 CONFIG = models.ModelConfig(
     family="qwen3",
@@ -139,50 +140,15 @@ def test_a_sequence_depends_on_neither_its_neighbours_nor_the_group_size(params)
     np.testing.assert_allclose(whole.logp[:2, :width], fewer.logp, atol=1e-5)
 
 
-def test_other_options_and_lengths_of_one_shape_compile_nothing(params):
-    traces = []
-
-    def counted(functions, *args, **kwargs):
-        traces.append(None)
-        return rollout.sample(functions, *args, **kwargs)
-
-    program = jax.jit(
-        counted, static_argnums=0, static_argnames=("num_samples", "max_new_tokens")
-    )
-    functions = models.functions(CONFIG)
-    for temperature, top_p, prompts in (
-        (1.0, 1.0, PROMPTS),
-        (0.5, 0.9, [[1], [2, 3], [4, 5, 6, 7]]),
-    ):
-        asked = rollout.requests(prompts, width=5, limits=[12] * 3)
-        program(
-            functions,
-            params,
-            asked,
-            rollout.stops(STOPS),
-            rollout.decoding(temperature, top_p=top_p),
-            keys.root(0),
-            num_samples=2,
-            max_new_tokens=12,
-        )
-    assert len(traces) == 1
-
-
-def test_padding_rows_sample_nothing(params):
-    asked = rollout.requests(PROMPTS, width=5, limits=[12] * 3, rows=5)
-    out = rollout.compiled(
-        models.functions(CONFIG),
-        params,
-        asked,
-        rollout.stops(STOPS),
-        rollout.decoding(1.0),
-        keys.root(0),
-        num_samples=4,
-        max_new_tokens=12,
-    )
-    assert not np.asarray(out.sampled)[12:].any()
-    assert not np.asarray(out.truncated)[12:].any()
-    np.testing.assert_array_equal(out.tokens[:12], generate(params).tokens)
+def test_other_options_and_prompts_of_one_shape_compile_nothing(params):
+    generate(params)
+    watch = Watch()
+    try:
+        generate(params, [[1], [2, 3], [4, 5, 6, 7, 8]], temperature=0.5, top_p=0.9)
+        generate(params, top_k=3, stop_ids=list(range(6)), seed=3)
+        assert watch.take()[0] == 0
+    finally:
+        watch.close()
 
 
 @pytest.mark.parametrize(
