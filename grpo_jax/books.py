@@ -239,6 +239,7 @@ def row(done: Update, kept: Books, group_size: int) -> dict[str, Any]:
         "mean_steps": None,
         "share_without_boundary": None,
         "refilled_forks": kept.meter.refilled_forks,
+        "slot_utilisation": kept.meter.slot_utilisation(),
         "mean_length": float(sampled.sum(1).mean()),
         "tokens_generated": int(sampled.sum()),
         "tokens_real": real,

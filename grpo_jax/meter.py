@@ -90,7 +90,7 @@ class Meter:
         self.update = 0
         self.compilations = 0
         self.refilled_forks = 0
-        self.slot_steps = 0
+        self._slot_steps = self._slot_tokens = 0
         self._residents: dict[tuple[Functions, int], Resident] = {}
         self.seconds: dict[str, float] = {}
         self._between = Phase.HOST
@@ -105,8 +105,13 @@ class Meter:
         """
         self.update = update
         self._between = between
-        self.compilations = self.refilled_forks = self.slot_steps = 0
+        self.compilations = self.refilled_forks = 0
+        self._slot_steps = self._slot_tokens = 0
         self.seconds = {}
+
+    def slot_utilisation(self) -> float | None:
+        """Sampled tokens over slots times decode steps; None if nothing was sampled."""
+        return self._slot_tokens / self._slot_steps if self._slot_steps else None
 
     def ends_on_sampling(self) -> bool:
         """Whether the sampling just charged passed the budget that ends the run."""
@@ -186,8 +191,9 @@ class Meter:
             if phase != Phase.EVAL:
                 fresh = self.labels.see(problem.id for problem in requests)
         out, steps = held.sample(weights.params, asked, key, parents=parents, keep=keep)
-        self.slot_steps += steps
         cost = _sampling_cost(model.shape, asked, out, num_samples)
+        self._slot_steps += steps
+        self._slot_tokens += cost.generated
         self.charge(phase, cost + Cost(prompts=fresh), role=weights.role)
         return out
 
