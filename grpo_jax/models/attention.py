@@ -58,8 +58,9 @@ class Layout(NamedTuple):
 def sizes(length: int) -> tuple[int, ...]:
     """Columns of each segment of a cache: two of them for every doubling.
 
-    What is read is then at most half again what is used; a first segment that grows
-    with the length keeps their number, and so the program, small.
+    Beyond the first segments, what is read is then at most half again what is used. A
+    first segment that grows with the length keeps their number, and so the program,
+    small.
     """
     first = FIRST
     while True:
@@ -67,8 +68,8 @@ def sizes(length: int) -> tuple[int, ...]:
         while start < length:
             found.append(min(size, length - start))
             start += found[-1]
-            # 64 | 32 32 | 64 64 | 128 128 | ...
-            size = max(first // 2, 1 << max(start.bit_length() - 2, 0))
+            # 64 | 64 | 64 64 | 128 128 | 256 256 | ...
+            size = max(first, 1 << max(start.bit_length() - 2, 0))
         if len(found) <= MOST:
             return tuple(found)
         first *= 2

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Int
@@ -37,10 +38,15 @@ def rotary(
     frequency = jnp.asarray(rope_frequencies(config))
     angle = positions.astype(jnp.float32)[..., None, None] * frequency[None, None, None]
     cos, sin = jnp.cos(angle), jnp.sin(angle)
+    # Behind the barrier the angles are computed once, not in every layer's rotation.
+    cos, sin = jax.lax.optimization_barrier(
+        (jnp.concatenate((cos, cos), -1), jnp.concatenate((-sin, sin), -1))
+    )
 
     def rotate(x: Array) -> Array:
-        first, second = jnp.split(x.astype(jnp.float32), 2, axis=-1)
-        turned = (first * cos - second * sin, second * cos + first * sin)
-        return jnp.concatenate(turned, axis=-1).astype(x.dtype)
+        wide = x.astype(jnp.float32)
+        first, second = jnp.split(wide, 2, axis=-1)
+        swapped = jnp.concatenate((second, first), axis=-1)
+        return (wide * cos + swapped * sin).astype(x.dtype)
 
     return rotate

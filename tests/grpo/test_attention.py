@@ -33,7 +33,7 @@ def slow(query, key, value, keys, values, positions):
 @pytest.mark.parametrize("backend", ["cpu", "gpu", "tpu"])
 @pytest.mark.parametrize(
     "positions",
-    [[0, 1, 2, 3, 4, 5], [63, 64, 65, 95, 96, 97], [0, 40, 80, 127, 128, 199]],
+    [[0, 1, 2, 3, 4, 5], [63, 64, 65, 127, 128, 129], [0, 40, 80, 127, 128, 199]],
     ids=["first segment", "its edges", "all"],
 )
 def test_one_token_attends_to_the_cache_up_to_itself(backend, positions):
@@ -76,7 +76,7 @@ def test_an_idle_row_writes_nothing_and_no_further_segment_is_read(backend):
     )
 
 
-@pytest.mark.parametrize("columns", [0, 63, 64, 96, 150])
+@pytest.mark.parametrize("columns", [0, 63, 64, 128, 150])
 def test_what_a_group_shares_is_read_from_its_first_row(columns):
     query, key, value, keys, values = drawn(200)
     for x in (keys, values):
@@ -85,7 +85,7 @@ def test_what_a_group_shares_is_read_from_its_first_row(columns):
     positions = np.array([150, 151, 199, 160, 170, 155])
     want = slow(query, key, value, keys, values, positions)
     for row in (1, 2, 4, 5):  # segments that are shared whole are not read here
-        whole = max(s for s in (0, 64, 96, 128) if s <= columns)
+        whole = columns // 64 * 64
         keys[row, :whole] = values[row, :whole] = np.nan
     cache = layout.store(jnp.asarray(keys), jnp.asarray(values), 200)
 
@@ -101,10 +101,10 @@ def test_what_a_group_shares_is_read_from_its_first_row(columns):
 
 def test_segments_double_in_pairs_and_stay_few():
     assert attention.sizes(40) == (40,)
-    assert attention.sizes(576) == (64, 32, 32, 64, 64, 128, 128, 64)
+    assert attention.sizes(576) == (64, 64, 64, 64, 128, 128, 64)
     for length in range(1, 5000, 37):
         sizes = attention.sizes(length)
         assert sum(sizes) == length
         assert len(sizes) <= attention.MOST
-        for i in range(1, len(sizes)):  # read: at most half again what is used
+        for i in range(2, len(sizes)):  # read: at most half again what is used
             assert sum(sizes[: i + 1]) <= 1.5 * sum(sizes[:i])
