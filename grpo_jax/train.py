@@ -18,6 +18,7 @@ from budgets.ledger import Phase
 from grpo_jax import (
     books,
     build,
+    caches,
     checkpoint,
     config,
     evaluation,
@@ -257,6 +258,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = parser.parse_args(argv)
     with user_faults():
         settings = config.load(wanted.config, wanted.overrides)
+        caches.keep_programs(settings.run.compilation_cache)
         home = pathlib.Path(settings.run.dir).expanduser()
         with rundir.opened(home, settings) as directory:
             parts = setup.prepare(settings)
