@@ -31,7 +31,7 @@ def keep_programs(wanted: bool) -> None:
     if not wanted:
         jax.config.update("jax_compilation_cache_dir", None)
         return
-    place = jax.config.jax_compilation_cache_dir
+    place = jax.config.values["jax_compilation_cache_dir"]
     if not place:
         path = directory()
         try:
