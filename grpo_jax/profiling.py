@@ -113,9 +113,10 @@ def traced(
     every, began, machine = parts.config.evaluation.every, 0.0, None
     numbers: list[int] = []
     rows: list[Row] = []
+    update = None
     try:
         for place in itertools.count():
-            if place == WARM:
+            if place == WARM and update is not None and not update.over:
                 began = time.perf_counter()
                 machine = _begin(directory, parts, kept)
                 began = time.perf_counter() - began
@@ -262,7 +263,7 @@ def _sum(phase: str, rows: Sequence[Row]) -> Row:
     known = [row.floor for row in rows if row.floor is not None]
     return Row(
         phase=phase,
-        seconds=sum(row.seconds for row in rows),
+        seconds=sum((row.seconds for row in rows), 0.0),
         tokens=sum(row.tokens for row in rows),
         flops=sum(row.flops for row in rows),
         floor=sum(known) if known else None,
