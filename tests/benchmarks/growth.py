@@ -56,7 +56,7 @@ def trained(
     drawn = sampled(params, config, rows, new)
     batch = Batch(
         rollout=drawn,
-        advantage=jnp.linspace(-1.0, 1.0, rows),
+        advantage=jnp.where(drawn.sampled, 1.0, 0.0),
         mask=drawn.sampled,
         targets={},
     )
