@@ -7,6 +7,7 @@ completions all have the same length. Below 1 more rows are cheaper together.
 """
 
 import argparse
+import math
 import time
 from collections.abc import Callable
 
@@ -23,15 +24,17 @@ LIMIT = 1.1
 PROMPT = 16
 
 
-def seconds(work: Callable[[], object], repeats: int) -> float:
-    """The least time of several calls, after one that compiles."""
-    jax.block_until_ready(work())
-    times = []
+def seconds(works: list[Callable[[], object]], repeats: int) -> list[float]:
+    """The least time of each, taken in turns: other work on the machine meets all."""
+    for work in works:
+        jax.block_until_ready(work())  # compiles
+    best = [math.inf] * len(works)
     for _ in range(repeats):
-        start = time.perf_counter()
-        jax.block_until_ready(work())
-        times.append(time.perf_counter() - start)
-    return min(times)
+        for i, work in enumerate(works):
+            start = time.perf_counter()
+            jax.block_until_ready(work())
+            best[i] = min(best[i], time.perf_counter() - start)
+    return best
 
 
 def sampled(params: Params, config: models.ModelConfig, rows: int, new: int) -> Rollout:
@@ -90,10 +93,10 @@ def main() -> None:
     rows, new, repeats = (2, 4, 1) if tiny else (8, 32, 5)
     params = jax.jit(lambda key: models.init(config, key))(jax.random.key(0))
     for name, make in (
-        ("train step", lambda rows: trained(params, config, rows, new)),
-        ("rollout", lambda rows: lambda: sampled(params, config, rows, new)),
+        ("train step", lambda n: trained(params, config, n, new)),
+        ("rollout", lambda n: lambda: sampled(params, config, n, new)),
     ):
-        few, many = (seconds(make(n), repeats) for n in (rows, FACTOR * rows))
+        few, many = seconds([make(rows), make(FACTOR * rows)], repeats)
         print(
             f"{name:10}: {few * 1e3:7.1f} ms at {rows} rows, {many * 1e3:7.1f} ms at"
             f" {FACTOR * rows}; t(8x) / 8 t(1x) = {many / few / FACTOR:.2f}"
