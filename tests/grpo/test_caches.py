@@ -83,7 +83,8 @@ def test_a_cache_that_cannot_be_written_is_one_line(tmp_path):
 
 def test_a_cache_that_is_not_wanted_is_not_made(tmp_path):
     own = tmp_path / "own"
-    start(tmp_path, "false", JAX_COMPILATION_CACHE_DIR=str(own))
+    every = {"JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0"}
+    start(tmp_path, "false", JAX_COMPILATION_CACHE_DIR=str(own), **every)
     assert not entries(tmp_path)
 
 

@@ -101,3 +101,16 @@ def test_measurements_are_what_a_machine_can_do():
         for rows in (1, 256)
     )
     assert 1e6 < few < many < 1e16
+
+
+def test_products_of_decoding_are_counted_at_the_rate_of_few_rows():
+    wide = MACHINE._replace(bandwidth=1e30)
+    sampled = {"generated": 20, "prefilled": 12, "sequences": 4}
+    slow, fast = (
+        floors.rollout(
+            SHAPE, wide._replace(decode_rate=rate), **sampled, group=2, itemsize=4
+        )
+        for rate in (5_000.0, 10_000.0)
+    )
+    # 6 steps of 2 x 328 x 3 FLOPs; the prefill is the same in both.
+    assert slow - fast == pytest.approx(6 * 2 * 328 * 3 * (1 / 5_000 - 1 / 10_000))
