@@ -1,7 +1,10 @@
-"""How many programs XLA compiled in this process, and how long that took.
+"""How many programs this process compiled or read from a cache, and for how long.
 
 Seconds spent tracing, lowering and compiling are charged to `compile`, outside the
-matched budget, so that a run is not dearer for being the first of its shape.
+matched budget, so that a run is not dearer for being the first of its shape. A program
+read from the persistent cache counts like one that was compiled, and its reading is
+charged alike: that a program is first seen late is a fault whether or not an earlier
+process has met it.
 """
 
 import time
@@ -46,7 +49,7 @@ class Watch:
         self._spans.append((start, end))
 
     def take(self) -> tuple[int, float]:
-        """Returns programs compiled and seconds spent since the last call."""
+        """Returns programs compiled or read, and seconds spent since the last call."""
         count = self._count
         seconds = sum((end - start for start, end in self._spans), 0.0)
         self._count, self._spans = 0, []

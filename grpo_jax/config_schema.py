@@ -38,6 +38,7 @@ class Run:
     tensorboard: bool = True  # write event files beside metrics.jsonl
     wandb: bool = False  # log to Weights & Biases too
     wandb_project: str = "grpo-jax"  # read when wandb is on
+    compilation_cache: bool = True  # keep compiled programs in the user's cache
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -14,6 +14,7 @@ from budgets.labels import Labels
 from budgets.ledger import Ledger, Phase
 from grpo_jax import (
     books,
+    caches,
     checkpoint,
     config,
     evaluator,
@@ -97,6 +98,7 @@ def prepare(wanted: argparse.Namespace) -> Job:
     """
     prefix = f"eval-{pathlib.Path(wanted.model.rstrip('/')).name}-"
     settings = config.load(wanted.config, wanted.overrides, prefix=prefix)
+    caches.keep_programs(settings.run.compilation_cache)
     of = subject(wanted.model, settings)
     home = pathlib.Path(of.config.run.dir).expanduser()
     if of.run is not None and home.resolve() == of.run.resolve():

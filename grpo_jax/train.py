@@ -18,6 +18,7 @@ from budgets.ledger import Phase
 from grpo_jax import (
     books,
     build,
+    caches,
     checkpoint,
     config,
     evaluation,
@@ -25,6 +26,7 @@ from grpo_jax import (
     learner,
     loop,
     pretrain,
+    profiling,
     rundir,
     setup,
     states,
@@ -47,13 +49,20 @@ class Point(NamedTuple):
     over: bool
 
 
-def train(parts: setup.Setup, params: Params | None, kept: Books) -> None:
+def train(
+    parts: setup.Setup,
+    params: Params | None,
+    kept: Books,
+    *,
+    profile: pathlib.Path | None = None,
+) -> None:
     """Runs from where the directory stands to the end of the budget.
 
     Args:
       parts: the run's parts.
       params: the first parameters, consumed; None for a run that does not need them.
       kept: its books, open; closed at the end.
+      profile: where to write a trace of two updates; None for none.
 
     Raises:
       Terminated: SIGTERM came, and the run is saved.
@@ -69,7 +78,7 @@ def train(parts: setup.Setup, params: Params | None, kept: Books) -> None:
             point = _resume(parts, params, kept, latest)
         _evaluate(parts, kept, point, signals)
         if not point.over:
-            point = _updates(parts, kept, point, signals)
+            point = _updates(parts, kept, point, signals, profile)
         _conclude(parts, kept, point.update)
     finally:
         kept.close()
@@ -117,7 +126,13 @@ def _resume(
     return Point(latest, saved.state, saved.selection, method, over)
 
 
-def _updates(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -> Point:
+def _updates(
+    parts: setup.Setup,
+    kept: Books,
+    point: Point,
+    signals: Signals,
+    profile: pathlib.Path | None,
+) -> Point:
     """The updates from `point` to the end, each written down as it is done."""
     wanted, method = parts.config, point.method
     learn = learner.learner(
@@ -133,7 +148,7 @@ def _updates(parts: setup.Setup, kept: Books, point: Point, signals: Signals) ->
     before = kept.position(over=False)
     last, selection = point.update, point.selection
     state, steps = point.state, int(point.state.step)
-    for done in loop.run(
+    updates = loop.run(
         state,
         kept.pool,
         method=method,
@@ -143,7 +158,8 @@ def _updates(parts: setup.Setup, kept: Books, point: Point, signals: Signals) ->
         root=parts.root,
         selection=point.selection,
         start=point.update + 1,
-    ):
+    )
+    for done in profiling.traced(updates, profile, parts, kept):
         try:
             books.check_finite(done)
         except FloatingPointError:
@@ -254,11 +270,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("config", help="a TOML file")
     parser.add_argument("overrides", nargs="*", metavar="section.field=value")
-    wanted = parser.parse_args(argv)
+    profiling.add_option(parser)
+    wanted = parser.parse_intermixed_args(argv)
     with user_faults():
         settings = config.load(wanted.config, wanted.overrides)
+        caches.keep_programs(settings.run.compilation_cache)
         home = pathlib.Path(settings.run.dir).expanduser()
         with rundir.opened(home, settings) as directory:
+            if wanted.profile is not None:
+                profiling.check(wanted.profile, directory.path, settings)
             parts = setup.prepare(settings)
             params = states.first_params(parts, directory.path)
             directory.claim(settings)
@@ -266,7 +286,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     rundir.write_environment(directory.path / "environment.json", settings)
     say_counts(parts.task.counts)
     try:
-        return ended(lambda: train(parts, params, kept))
+        return ended(lambda: train(parts, params, kept, profile=wanted.profile))
     except OtherProblems as fault:
         print(f"error: {one_line(fault)}", file=sys.stderr)
         return WRONG_INPUT
