@@ -150,10 +150,9 @@ def traced(
 
 def _begin(directory: pathlib.Path, parts: Setup, kept: Books) -> floors.Machine:
     """Measures the machine, starts the trace, and charges neither."""
-    how = parts.config.sampling
     machine = floors.measure(
         parts.shape,
-        rows=how.prompts_per_update * how.group_size,
+        rows=parts.train.geometry.slots,
         dtype=parts.config.model.compute_dtype,
     )
     options = jax.profiler.ProfileOptions()

@@ -74,8 +74,9 @@ class RunDirectory:
                 )
             return
         before = configuration.load(file)
-        # A directory may be moved: where it lies is no part of what the run is.
-        names = [n for n in configuration.differences(before, config) if n != "run.dir"]
+        # A directory may be moved, and programs be kept or not: neither is the run.
+        free = {"run.dir", "run.compilation_cache"}
+        names = [n for n in configuration.differences(before, config) if n not in free]
         if names:
             old, new = configuration.flat(before), configuration.flat(config)
             shown = ", ".join(f"{n} ({old[n]!r} there, {new[n]!r} now)" for n in names)

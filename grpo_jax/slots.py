@@ -17,8 +17,7 @@ from grpo_jax.base import Params
 from grpo_jax.decoding import Cache, Decoding, Occupied
 from grpo_jax.engine import Engine
 
-# Sequences that may end before their slots are filled again, where others wait.
-PATIENCE = 1
+PATIENCE = 1  # sequences that may end before slots are filled, where others wait
 
 
 class Request(NamedTuple):
