@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import subprocess
+import types
 
 import jax.numpy as jnp
 import numpy as np
@@ -66,7 +67,9 @@ def parts(**model):
         method=dataclasses.replace(plain.method, epochs=3),
         model=dataclasses.replace(plain.model, **model),
     )
-    return Setup(wanted, *[None] * 8, shape=SHAPE)
+    sampler = types.SimpleNamespace(geometry=types.SimpleNamespace(slots=4))
+    blank = dict.fromkeys(Setup._fields)
+    return Setup(**blank | {"config": wanted, "train": sampler, "shape": SHAPE})
 
 
 def charge(phase, **cost):
