@@ -55,9 +55,7 @@ class Plan:
     Attributes:
       index: `[parts, shards, slots] int32` of the shard's sequences; an empty slot
         has the index past the last.
-      row: the same shape, row of the shard in the part.
-      start: the same shape, column of the first token.
-      segment: the same shape, counts from 1 within a row; 0 is an empty slot.
+      row, start, segment: the same shape; see `Place`.
       count: `[] int32` parts that hold anything; they are the first ones.
       layout: not a leaf.
     """
@@ -169,14 +167,8 @@ def plan(lengths: Int[np.ndarray, "B"], layout: Layout) -> Plan:
                     index[where], row[where] = sequence, number
                     start[where], segment[where] = at, rank
                     at, slot = at + int(own[sequence]), slot + 1
-    return Plan(
-        index=index,
-        row=row,
-        start=start,
-        segment=segment,
-        count=np.int32(count),
-        layout=layout,
-    )
+    made = {"index": index, "row": row, "start": start, "segment": segment}
+    return Plan(**made, count=np.int32(count), layout=layout)
 
 
 def _rows(lengths: np.ndarray, width: int, most: int) -> list[list[int]]:
@@ -219,15 +211,26 @@ def take(tree: PyTree, plan: Plan, number: Int[Array, ""]) -> PyTree:
     return jax.tree.map(leaf, tree)
 
 
+def put_back(
+    plan: Plan,
+    number: Int[Array, ""],
+    whole: Shaped[Array, "B *a"],
+    part: Shaped[Array, "n *a"],
+) -> Shaped[Array, "B *a"]:
+    """Returns `whole` with the sequences of one part in their places."""
+    layout = plan.layout
+    apart = whole.reshape(layout.shards, layout.sequences, *whole.shape[1:])
+    some = part.reshape(layout.shards, layout.slots, *part.shape[1:])
+    # An empty slot has an index past the end, where nothing is written.
+    put = jax.vmap(lambda x, i, some: x.at[i].set(some, mode="drop"))
+    return put(apart, jnp.asarray(plan.index)[number], some).reshape(whole.shape)
+
+
 def place(plan: Plan, number: Int[Array, ""]) -> Place:
     """Returns where the sequences of one part lie."""
-    flat = lambda x: jnp.asarray(x)[number].reshape(-1)  # noqa: E731
-    return Place(
-        row=flat(plan.row),
-        start=flat(plan.start),
-        segment=flat(plan.segment),
-        layout=plan.layout,
-    )
+    of_part = (jnp.asarray(x)[number] for x in (plan.row, plan.start, plan.segment))
+    row, start, segment = (x.reshape(-1) for x in of_part)
+    return Place(row=row, start=start, segment=segment, layout=plan.layout)
 
 
 def rollout(whole: Rollout, plan: Plan, number: Int[Array, ""]) -> Rollout:

@@ -6,7 +6,7 @@ a loop of unknown length has none of its own. Types are as in `chunked`.
 """
 
 import functools
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -94,14 +94,69 @@ def logp_and_entropy(
     size = min(at_least_one(chunk_size), max(hidden.shape[1], 1))
     longer = min(_LONGER, -(-hidden.shape[1] // size))
     some = compact(hidden, targets, read, multiple=size * longer)
-    temperature = jnp.asarray(temperature, jnp.float32)
-    out = _front(
-        size, longer, some.hidden, unembed, some.targets, some.count, temperature
+    heat = jnp.asarray(temperature, jnp.float32)
+    out: Any = _front(
+        size, longer, some.hidden, unembed, some.targets, some.count, heat
     )
-    back = lambda x: jnp.take_along_axis(x, some.back, axis=1)  # noqa: E731
-    # Other shards and chunks may have read further than this one's.
-    logp, entropy = (jnp.where(read, back(x), 0.0) for x in out)
-    return logp, entropy
+
+    def back(x):
+        # Other shards and chunks may have read further than this one's.
+        return jnp.where(read, jnp.take_along_axis(x, some.back, axis=1), 0.0)
+
+    return back(out[0]), back(out[1])
+
+
+def top_k(
+    hidden: Float[Array, "S N D"],
+    unembed: Float[Array, "D V"],
+    read: Bool[Array, "S N"],
+    *,
+    k: int,
+    temperature: Number = 1.0,
+    chunk_size: int = 128,
+) -> tuple[Int[Array, "S N k"], Float[Array, "S N k"], Float[Array, "S N"]]:
+    """The likeliest tokens at the positions to read, and the mass of all others.
+
+    Args:
+      hidden: see `logp_and_entropy`, as the rest; nothing is differentiated.
+      unembed: output weights.
+      read: which positions are read.
+      k: how many tokens, at most V.
+      temperature: divides the logits.
+      chunk_size: positions of a shard whose logits exist at once.
+
+    Returns:
+      Ids and log-probabilities, the likeliest first, and the log of the mass that
+      they leave, summed over the others and not 1 less theirs, which cancels; -inf
+      where none is left. Unspecified at other positions.
+    """
+    if not 1 <= k <= unembed.shape[1]:
+        raise ValueError(
+            f"k={k} must be from 1 to the {unembed.shape[1]} tokens of the vocabulary"
+        )
+    size = min(at_least_one(chunk_size), max(hidden.shape[1], 1))
+    some = compact(hidden, jnp.zeros(read.shape, jnp.int32), read, multiple=size)
+    head = unembed.astype(hidden.dtype)
+
+    def body(i, out):
+        logits = head_logits(_slice(some.hidden, start=i * size, size=size), head)
+        logits = logits / jnp.asarray(temperature, jnp.float32)
+        total = jax.nn.logsumexp(logits, axis=-1)
+        best, ids = jax.lax.top_k(logits, k)
+        rest = jnp.put_along_axis(logits, ids, -jnp.inf, axis=-1, inplace=False)
+        tail = jax.nn.logsumexp(rest, axis=-1) - total
+        new = ids, best - total[..., None], tail
+        return tuple(map(functools.partial(_put, start=i * size), out, new))
+
+    shape = some.targets.shape
+    blank = (
+        jnp.zeros((*shape, k), jnp.int32),
+        jnp.zeros((*shape, k), jnp.float32),
+        jnp.zeros(shape, jnp.float32),
+    )
+    ids, logp, tail = jax.lax.fori_loop(0, -(-some.count // size), body, blank)
+    back = jax.vmap(lambda x, i: x[i])
+    return back(ids, some.back), back(logp, some.back), back(tail, some.back)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 1))
