@@ -49,9 +49,11 @@ def compact(
     Args:
       hidden: states.
       targets: the token each predicts.
-      read: which to keep; the others follow them.
+      read: which to keep; the others follow them, as zeros.
       multiple: K is a multiple of it.
     """
+    # The last chunk reads past the end, and 0 * nan is nan.
+    hidden = jnp.where(read[..., None], hidden, jnp.zeros((), hidden.dtype))
     order = jnp.argsort(~read, axis=-1, stable=True)
     missing = -hidden.shape[1] % multiple
     # Permutations: said, so that the backward pass need not expect collisions.

@@ -30,9 +30,10 @@ def asked(draw):
         shards * own, columns, shards=shards, microbatches=micro, part_tokens=1500
     )
     longest = draw(st.integers(0, columns))
-    lengths = draw(st.lists(st.integers(0, longest), min_size=shards * own))
-    lengths = np.array(lengths[: shards * own], np.int32)
-    return choices, lengths
+    lengths = draw(
+        st.lists(st.integers(0, longest), min_size=shards * own, max_size=shards * own)
+    )
+    return choices, np.array(lengths, np.int32)
 
 
 @quick
