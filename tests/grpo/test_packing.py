@@ -156,9 +156,10 @@ def test_packing_changes_no_loss_no_gradient_and_no_metric(name, getkey):
     objective = objectives.surrogate(cases.FUNCTIONS, chunk_size=5, **OBJECTIVES[name])
     f = jax.jit(functools.partial(step.gradient, objective=objective))
     for masked in (False, True):
-        batch = cases.batch(3, mask_truncated=masked)
+        batch = cases.batch(3, mask_truncated=masked, rows=15)
         plan = planned(batch)
         assert plan.count > 2
+        assert (plan.segment[: plan.count] == 0).any()  # an empty slot
         want, got = f(params, batch, ()), f(params, batch, (), plan=plan)
         helpers.trees_close(got, want, rtol=1e-5, atol=1e-5)
         assert got[1]["loss"].weight == want[1]["loss"].weight
