@@ -7,13 +7,23 @@ D width, H heads, K key-value heads. Batch axes lead.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    NamedTuple,
+    Protocol,
+    TypeAlias,
+    runtime_checkable,
+)
 
 import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
 from budgets.ledger import Phase
+
+if TYPE_CHECKING:
+    from grpo_jax.packing import Place
 
 Params: TypeAlias = PyTree[Array]
 Key: TypeAlias = jax.Array  # one typed key, shape []
@@ -95,12 +105,15 @@ class Batch:
       mask: `[B, T] bool` True where the loss reads a token: `rollout.sampled`,
         less what the method leaves out.
       targets: what another model says of the tokens: a dict of `[B, ...]` arrays.
+      packed: where the sequences lie in packed rows, for the model's forward pass;
+        None, or an objective that does not look, reads them one to a row.
     """
 
     rollout: Rollout
     advantage: jax.Array
     mask: jax.Array
     targets: dict[str, jax.Array]
+    packed: "Place | None" = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -211,12 +224,22 @@ class Sample(Protocol):
 
 @runtime_checkable
 class Score(Protocol):
-    """Reads a rollout with other weights: a prefill, no generation."""
+    """Reads a rollout with other weights: a prefill, no generation.
+
+    Entry t is of token t, read from the state before it: `logp` is `[B, T]`, `hidden`
+    `[B, T, D]` that state, `top_k` a `scoring.TopK`. See `scoring.score`.
+    """
 
     def __call__(
-        self, weights: Weights, rollout: Rollout, *, phase: Phase, want: str = "logp"
-    ) -> jax.Array:
-        """Returns `[B, T]` log-probabilities of the tokens."""
+        self,
+        weights: Weights,
+        rollout: Rollout,
+        *,
+        phase: Phase,
+        want: str = "logp",
+        k: int = 0,
+    ) -> Any:
+        """Returns what `want` names."""
         ...
 
 

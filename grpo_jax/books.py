@@ -181,8 +181,9 @@ def make_meter(
         verify=parts.task.verify,
         decode=setup.decoder(parts),
         temperature=wanted.sampling.temperature,
-        window=wanted.sampling.max_new_tokens,
-        slices=wanted.method.minibatches * wanted.optimizer.microbatches,
+        # The whole batch at once, in parts of the size that training takes.
+        microbatches=wanted.method.minibatches * wanted.optimizer.microbatches,
+        row_sharding=parts.row_sharding,
         stage=stage,
     )
 
@@ -222,7 +223,6 @@ def row(done: Update, kept: Books, group_size: int) -> dict[str, Any]:
     """Returns the object of `metrics.jsonl` for one update."""
     rollout, feedback = done.batch.rollout, done.feedback
     tokens, sampled = np.asarray(rollout.tokens), np.asarray(rollout.sampled)
-    real = int(np.asarray(rollout.length).sum())
     numbers = {
         "update": done.number,
         "optimizer_steps": int(done.state.step),
@@ -242,8 +242,8 @@ def row(done: Update, kept: Books, group_size: int) -> dict[str, Any]:
         "slot_utilisation": kept.meter.slot_utilisation(),
         "mean_length": float(sampled.sum(1).mean()),
         "tokens_generated": int(sampled.sum()),
-        "tokens_real": real,
-        "tokens_padded": tokens.size - real,
+        "tokens_real": 0,  # of the train step, whose metrics replace them
+        "tokens_padded": 0,
         "seconds": dict(kept.meter.seconds),
         "compilations": kept.meter.compilations,
     }

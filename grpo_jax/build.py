@@ -147,7 +147,6 @@ def method(config: Config, functions: Functions, reference: Params | None) -> Me
         group_size=how.group_size,
         prompts_per_update=how.prompts_per_update,
         temperature=how.temperature,
-        window=how.max_new_tokens,
         mask_truncated=wanted.mask_truncated,
         clip_low=wanted.clip_low,
         clip_high=wanted.clip_high,

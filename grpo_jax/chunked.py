@@ -1,10 +1,9 @@
 """Log-probabilities from hidden states, a chunk of positions at a time.
 
-Logits `[T, V]` are the largest array of a training step by far. Here only `[chunk, V]`
-of them exist at once, in the forward pass and in the backward pass, which computes
-them again. Sequences are chunked along T and lifted over B by `jax.vmap`, so that a
-batch spread over devices stays spread: at one time `[B, chunk, V]` exist, a row's
-share on the device that holds the row.
+Logits `[T, V]` are the largest array of a training step by far. Here only a chunk of
+them exists at once, in the forward pass and in the backward pass, which computes them
+again. `chunked_logp_and_entropy` reads one sequence and is lifted by `jax.vmap`, so
+that a batch spread over devices stays spread; `positions` reads packed rows.
 
 Logits and log-sum-exp are float32 whatever the dtype of the hidden states. Truncation
 (top-k, top-p, min-p) is left out: training samples without it.
@@ -25,10 +24,17 @@ def head_logits(
     Sums are float32 whatever the inputs; float32 inputs are multiplied as such, which
     accelerators by default do not do.
     """
-    exact = jax.lax.Precision.HIGHEST if hidden.dtype == jnp.float32 else None
     return jnp.matmul(
-        hidden, unembed, precision=exact, preferred_element_type=jnp.float32
+        hidden,
+        unembed,
+        precision=precision(hidden),
+        preferred_element_type=jnp.float32,
     )
+
+
+def precision(x: Array) -> jax.lax.Precision | None:
+    """Returns how products of `x` are computed: as float32 where it is float32."""
+    return jax.lax.Precision.HIGHEST if x.dtype == jnp.float32 else None
 
 
 def chunked_token_logp(
@@ -73,10 +79,8 @@ def chunked_logp_and_entropy(
       Log-probabilities, and entropies in nats of the tempered distribution that each
       token was drawn from (0 at position 0); the entropies are not differentiated.
     """
-    if chunk_size < 1:
-        raise ValueError(f"chunk_size={chunk_size} must be at least 1; use 128")
     count = tokens.shape[0] - 1
-    size = max(min(chunk_size, count), 1)
+    size = max(min(at_least_one(chunk_size), count), 1)
     # The backward pass of a scan adds up the gradient of what the body closes over in
     # that array's own dtype: float32 outside, the compute dtype inside.
     head = unembed.astype(jnp.float32)
@@ -86,17 +90,42 @@ def chunked_logp_and_entropy(
     def score(part):
         h, targets = part
         logits = head_logits(h, head.astype(h.dtype))
-        logits = logits / jnp.asarray(temperature, jnp.float32)
-        total = jax.nn.logsumexp(logits, axis=-1)
-        picked = jnp.take_along_axis(logits, targets[:, None], axis=-1)[:, 0]
-        fixed, fixed_total = jax.lax.stop_gradient((logits, total))
-        mean = (jnp.exp(fixed - fixed_total[:, None]) * fixed).sum(-1)
-        return picked - total, fixed_total - mean
+        logp, total, mean = statistics(logits, targets, temperature)
+        return logp, jax.lax.stop_gradient(total - mean)
 
     parts = _chunks(hidden[:-1], size), _chunks(tokens[1:], size)
     logp, entropy = jax.lax.map(score, parts)
     whole = lambda x: jnp.pad(x.reshape(-1)[:count], (1, 0))  # noqa: E731
     return whole(logp), whole(entropy)
+
+
+def at_least_one(chunk_size: int) -> int:
+    """Returns the chunk size, or refuses it."""
+    if chunk_size < 1:
+        raise ValueError(f"chunk_size={chunk_size} must be at least 1; use 128")
+    return chunk_size
+
+
+def statistics(
+    logits: Float[Array, "*a V"], targets: Int[Array, "*a"], temperature: Number
+) -> tuple[Float[Array, "*a"], Float[Array, "*a"], Float[Array, "*a"]]:
+    """Log-probability of the targets, log-sum-exp, and the mean of the logits.
+
+    Args:
+      logits: before the temperature.
+      targets: the token to score at each position.
+      temperature: divides the logits.
+
+    Returns:
+      Float32, of the tempered distribution. Its entropy is the second less the third,
+      which is not differentiated.
+    """
+    logits = logits / jnp.asarray(temperature, jnp.float32)
+    total = jax.nn.logsumexp(logits, axis=-1)
+    picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
+    fixed, fixed_total = jax.lax.stop_gradient((logits, total))
+    mean = (jnp.exp(fixed - fixed_total[..., None]) * fixed).sum(-1)
+    return picked - total, total, mean
 
 
 def _chunks(x, size):

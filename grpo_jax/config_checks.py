@@ -209,10 +209,14 @@ def _batches(config: Config) -> None:
     micro = config.optimizer.microbatches
     _divides(batch, rows, devices, shards)
     _divides(batch, rows, f"method.minibatches={steps}", steps)
-    small = f"a mini-batch of {rows // steps} sequences"
-    _divides(small, rows // steps, f"optimizer.microbatches={micro}", micro)
-    part = rows // (steps * micro)
-    _divides(f"a micro-batch of {part} sequences", part, devices, shards)
+    small = rows // steps
+    _divides(f"a mini-batch of {small} sequences", small, devices, shards)
+    _refuse(
+        micro > small // shards,
+        f"optimizer.microbatches={micro} exceeds the {small // shards} sequences of a"
+        f" mini-batch on each device; use at most {small // shards}, or 0 for parts of"
+        " about 2,048 tokens",
+    )
     prompts = evaluation.batch_prompts
     if config.task.name != "dataset":  # whose number is known when it is read
         prompts = min(prompts, config.task.num_eval)

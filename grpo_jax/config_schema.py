@@ -186,7 +186,7 @@ class Optimizer:
     warmup_steps: int = _knob(0, low=0)  # from 0 to learning_rate
     schedule: str = _knob("constant", "constant", "linear", "cosine")  # after warmup
     decay_steps: int = _knob(0, low=0)  # step at which a decay ends, warmup included
-    microbatches: int = _knob(1, low=1)  # parts a gradient is summed over
+    microbatches: int = _knob(0, low=0)  # parts of a gradient; 0 is by 2,048 tokens
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -57,6 +57,7 @@ def run(
         progress.evaluating(len(part.problems), int(part.evaluation.lengths.sum()))
         if done < len(problems):
             obey()
+    meter.release()
     whole = evaluation.read(path, update, split)
     if whole is None:
         raise RuntimeError(f"{path / 'eval.jsonl'} was removed while it was written")

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding
 
 from budgets import flops
 from budgets.ledger import Cost, Phase
-from grpo_jax import keys, step
+from grpo_jax import ahead, keys, step
 from grpo_jax.base import Batch, Key, Objective, Params, TrainState
 from grpo_jax.meter import Meter
 
@@ -24,11 +24,14 @@ def learner(
     shape: flops.ModelShape,
     epochs: int = 1,
     minibatches: int = 1,
-    microbatches: int = 1,
+    microbatches: int = 0,
     phase: Phase = Phase.TRAIN,
     row_sharding: NamedSharding | None = None,
 ) -> Callable[..., tuple[TrainState, dict[str, float | None]]]:
     """Returns the function that learns from one update's batch.
+
+    Its metrics are means over the steps, with `tokens_real` and `tokens_padded`: what
+    the steps multiplied of sequences, and of padding beside them.
 
     An optimiser step whose loss or gradient is not finite changes nothing and is the
     last of its update, so that the state it leaves is a good one.
@@ -40,18 +43,20 @@ def learner(
       shape: of the policy, for model FLOPs.
       epochs: passes over the batch.
       minibatches: optimiser steps per pass; rows are shuffled when above one.
-      microbatches: slices of a mini-batch whose gradients are added.
+      microbatches: a mini-batch's gradient is added up over packed parts of as many
+        tokens as this share of its rows; 0 is `packing.PART_TOKENS` on each device.
       phase: what the seconds are charged to.
       row_sharding: how sequences lie on the mesh.
     """
+    packed = ahead.Programs(microbatches, row_sharding)
 
-    def one(state, batch, frozen, rows):
+    def one(plan, state, batch, frozen, rows):
         if rows is not None:
             batch = jax.tree.map(lambda x: x[rows], batch)
         if row_sharding is not None:
             batch = jax.lax.with_sharding_constraint(batch, row_sharding)
         new, metrics = step.train_step(
-            state, batch, frozen, objective=objective, tx=tx, microbatches=microbatches
+            state, batch, frozen, objective=objective, tx=tx, plan=plan
         )
         # Read from the gradient, not from the new weights: then old and new need not
         # exist side by side.
@@ -65,19 +70,25 @@ def learner(
         # step would be another program.
         if not programs:
             where = jax.tree.map(lambda x: x.sharding, state)
-            programs.append(jax.jit(one, donate_argnums=0, out_shardings=(where, None)))
+            programs.append(jax.jit(one, donate_argnums=1, out_shardings=(where, None)))
         return programs[0]
 
     def learn(
         state: TrainState, batch: Batch, frozen: Params, key: Key
     ) -> tuple[TrainState, dict[str, float | None]]:
         meter.idle()
-        if row_sharding is not None:
-            batch = jax.device_put(batch, row_sharding)
-        size = batch.rollout.tokens.shape[0]
+        meter.release()
+        lengths = np.asarray(batch.rollout.length)
+        size, columns = batch.rollout.tokens.shape
+        batch = packed.place(batch, size)
         totals: dict[str, tuple[float, float]] = {}
+        real = cells = 0
         for rows in _orders(key, size, epochs, minibatches):
-            state, metrics = program(state)(state, batch, frozen, rows)
+            mine = lengths if rows is None else lengths[rows]
+            (state, metrics), room = packed.run(
+                program(state), mine, columns, state, batch, frozen, rows
+            )
+            real, cells = real + int(mine.sum()), cells + room
             for name, ratio in jax.device_get(metrics).items():
                 total, weight = totals.get(name, (0.0, 0.0))
                 totals[name] = (
@@ -89,7 +100,8 @@ def learner(
             ):
                 break
         meter.charge(phase, _cost(shape, batch, epochs), done=state)
-        return state, {name: _mean(*sums) for name, sums in totals.items()}
+        means = {name: _mean(*sums) for name, sums in totals.items()}
+        return state, means | {"tokens_real": real, "tokens_padded": cells - real}
 
     return learn
 

@@ -7,16 +7,17 @@ what XLA spends on compiling to `compile`.
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
+from jax.sharding import NamedSharding
 
 from budgets import flops
 from budgets.clock import Clock
 from budgets.labels import Labels
 from budgets.ledger import Cost, Ledger, Phase
-from grpo_jax import batches, rollout
+from grpo_jax import ahead, rollout, scoring
 from grpo_jax.base import (
     Feedback,
     Forks,
@@ -54,8 +55,8 @@ class Meter:
         verify: Callable[[str, Problem], Verdict],
         decode: Callable[[np.ndarray, np.ndarray], list[str]],
         temperature: float = 1.0,
-        window: int | None = None,
-        slices: int = 1,
+        microbatches: int = 0,
+        row_sharding: NamedSharding | None = None,
         stage: str = "train",
     ):
         """Starts with an empty update.
@@ -69,9 +70,8 @@ class Meter:
           verify: grades one completion's text.
           decode: `(tokens[B, T], sampled[B, T]) -> B texts`.
           temperature: of the policy, for scores.
-          window: the most tokens of a completion, for scores; None reads all.
-          slices: parts that a rollout is scored in, to bound memory as training's
-            micro-batches do; one part where the rows do not divide.
+          microbatches: of scores, see `packing.layouts`, as for `row_sharding`.
+          row_sharding: how sequences lie on the mesh.
           stage: name of the stage in the ledger.
         """
         self._models = models
@@ -80,10 +80,10 @@ class Meter:
         self._watch = watch
         self._verify = verify
         self._decode = decode
-        self._slices = slices
+        self._packed = ahead.Programs(microbatches, row_sharding)
         self._score = jax.jit(
-            functools.partial(batches.score, temperature=temperature, window=window),
-            static_argnames=("functions", "slices"),
+            functools.partial(scoring.score, temperature=temperature),
+            static_argnames=("functions", "want", "k"),
         )
         self.labels = labels
         self.stage = stage
@@ -209,22 +209,27 @@ class Meter:
             held.release()
 
     def _scored(
-        self, weights: Weights, rollout: Rollout, *, phase: Phase, want: str = "logp"
-    ) -> jax.Array:
-        if want != "logp":
-            raise ValueError(
-                f"score wants {want!r}, which is not built; ask for 'logp'"
-            )
+        self,
+        weights: Weights,
+        rollout: Rollout,
+        *,
+        phase: Phase,
+        want: str = "logp",
+        k: int = 0,
+    ) -> Any:
+        scoring.check(want, k)
         self.idle()
         model = self._models[weights.role]
-        lengths = np.asarray(rollout.length).tolist()
-        slices = self._slices if len(lengths) % self._slices == 0 else 1
-        out = self._score(model.functions, weights.params, rollout, slices=slices)
+        lengths = np.asarray(rollout.length)
+        size, columns = rollout.tokens.shape
+        given = weights.params, self._packed.place(rollout, size)
+        how = {"functions": model.functions, "want": want, "k": k}
+        out, _ = self._packed.run(self._score, lengths, columns, *given, **how)
         read = int(np.asarray(rollout.sampled).sum())
         cost = Cost(
-            prefilled=sum(lengths),
-            sequences=len(lengths),
-            flops=flops.score(model.shape, lengths, heads=read),
+            prefilled=int(lengths.sum()),
+            sequences=size,
+            flops=flops.score(model.shape, lengths.tolist(), heads=read),
         )
         self.charge(phase, cost, done=out, role=weights.role)
         return out

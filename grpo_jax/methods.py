@@ -187,7 +187,12 @@ def next_token(
     def objective(params, batch, frozen):
         del frozen
         logp, entropy = objectives.read(
-            functions, params, batch.rollout, chunk_size=chunk_size
+            functions,
+            params,
+            batch.rollout,
+            mask=batch.mask,
+            packed=batch.packed,
+            chunk_size=chunk_size,
         )
         metrics = {"entropy": losses.per_token(entropy, batch.mask)}
         return reduce(-logp, batch.mask), metrics

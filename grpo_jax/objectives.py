@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float
 
-from grpo_jax import losses, masked
+from grpo_jax import losses, masked, packing, positions
 from grpo_jax.base import Functions, Objective, Params, Ratio, Rollout
 
 # (logp, logp_old, advantage, clip_low=, clip_high=) -> loss, per token.
@@ -24,10 +24,9 @@ Reduce: TypeAlias = Callable[[Float[Array, "B T"], Bool[Array, "B T"]], Ratio]
 
 def places(rollout: Rollout) -> tuple[Array, Array]:
     """Positions and segments of a rollout's tokens; segment 0 is padding."""
-    shape = rollout.tokens.shape
-    positions = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
-    real = positions < jnp.asarray(rollout.length)[:, None]
-    return positions, real.astype(jnp.int32)
+    column = jax.lax.broadcasted_iota(jnp.int32, rollout.tokens.shape, 1)
+    real = column < jnp.asarray(rollout.length)[:, None]
+    return column, real.astype(jnp.int32)
 
 
 def read(
@@ -35,50 +34,72 @@ def read(
     params: Params,
     rollout: Rollout,
     *,
+    mask: Bool[Array, "B T"] | None = None,
+    packed: packing.Place | None = None,
     temperature: float = 1.0,
     chunk_size: int = 128,
-    window: int | None = None,
 ) -> tuple[Float[Array, "B T"], Float[Array, "B T"]]:
     """Log-probability of each token of a rollout, and the entropy it was drawn at.
-
-    See `losses.chunked_logp_and_entropy`, which this lifts over the batch.
 
     Args:
       functions: the model.
       params: its parameters.
       rollout: what to read.
+      mask: the tokens that are read; by default the sampled ones. Entries elsewhere
+        are unspecified, and in packed rows they are 0 and cost no output head.
+      packed: where the sequences lie in packed rows, as `Batch.packed`; None reads
+        each in a row of its own.
       temperature: of the policy.
-      chunk_size: positions whose logits exist at once.
-      window: the most tokens a completion can have. The vocabulary is then multiplied
-        at that many positions of a row, from its first completion token on, and
-        entries elsewhere are 0; None reads every position.
+      chunk_size: positions of a row, or of a shard's packed rows, whose logits exist
+        at once.
     """
+    mask = jnp.asarray(rollout.sampled) if mask is None else mask
+    if packed is not None:
+        laid = through(functions, params, rollout, packed, mask)
+        out = positions.logp_and_entropy(
+            *laid, temperature=temperature, chunk_size=chunk_size
+        )
+        lift = functools.partial(packing.lift, packed, columns=mask.shape[1])
+        logp, entropy = (masked.keep(lift(x), mask) for x in out)
+        return logp, entropy
     hidden = functions.hidden(params, rollout.tokens, *places(rollout))
-    head = functions.unembed(params)
-    columns = rollout.tokens.shape[1]
+    one = functools.partial(
+        losses.chunked_logp_and_entropy, temperature=temperature, chunk_size=chunk_size
+    )
+    return jax.vmap(one, (0, None, 0))(
+        hidden, functions.unembed(params), rollout.tokens
+    )
 
-    def one(h, tokens, prompt_length):
-        if window is None or window + 1 >= columns:
-            return losses.chunked_logp_and_entropy(
-                h, head, tokens, temperature=temperature, chunk_size=chunk_size
-            )
-        # The state before the first completion token predicts it. A completion ends
-        # inside the row, so a slice that would not is moved back and still holds it.
-        first = jnp.minimum(prompt_length - 1, columns - window - 1)
-        logp, entropy = losses.chunked_logp_and_entropy(
-            jax.lax.dynamic_slice_in_dim(h, first, window + 1),
-            head,
-            jax.lax.dynamic_slice_in_dim(tokens, first, window + 1),
-            temperature=temperature,
-            chunk_size=chunk_size,
-        )
-        blank = jnp.zeros(columns, jnp.float32)
-        back = functools.partial(
-            jax.lax.dynamic_update_slice_in_dim, blank, start_index=first, axis=0
-        )
-        return back(logp), back(entropy)
 
-    return jax.vmap(one)(hidden, rollout.tokens, jnp.asarray(rollout.prompt_length))
+def through(
+    functions: Functions,
+    params: Params,
+    rollout: Rollout,
+    packed: packing.Place,
+    mask: Bool[Array, "n T"],
+) -> tuple[Array, Array, Array, Array]:
+    """The model over packed rows, as `positions.logp_and_entropy` reads it.
+
+    Returns:
+      Hidden states `[S, N, D]`, the head `[D, V]`, the token that each position
+      predicts `[S, N]`, and whether `mask` reads that token `[S, N]`.
+    """
+    layout, shape = packed.layout, rollout.tokens.shape
+    lay = functools.partial(packing.lay, packed, length=rollout.length)
+    segments = jnp.broadcast_to(packed.segment[:, None], shape)
+    column = jax.lax.broadcasted_iota(jnp.int32, shape, 1)
+    tokens = lay(rollout.tokens)
+    rows = lambda x: x.reshape(-1, layout.width)  # noqa: E731
+    hidden = functions.hidden(params, *map(rows, (tokens, lay(column), lay(segments))))
+    # The first token of a sequence is predicted by nothing, least of all by the last
+    # token of the sequence before it.
+    ahead = lambda x: jnp.roll(x, -1, axis=1)  # noqa: E731
+    return (
+        hidden.reshape(*tokens.shape, -1),
+        functions.unembed(params),
+        ahead(tokens),
+        ahead(lay(mask & (column > 0))),
+    )
 
 
 def surrogate(
@@ -86,7 +107,6 @@ def surrogate(
     *,
     temperature: float = 1.0,
     chunk_size: int = 128,
-    window: int | None = None,
     loss: Loss = losses.clipped_surrogate,
     level: Level = losses.token_level,
     clip_low: float = 0.2,
@@ -101,7 +121,6 @@ def surrogate(
       functions: the policy.
       temperature: at which the tokens were sampled: it is part of the policy.
       chunk_size: see `read`.
-      window: see `read`; the sampler's limit on new tokens.
       loss: per token, of `losses`.
       level: `losses.token_level`, or `losses.sequence_level` for GSPO.
       clip_low: passed to `loss`.
@@ -129,9 +148,10 @@ def surrogate(
             functions,
             params,
             batch.rollout,
+            mask=mask,
+            packed=batch.packed,
             temperature=temperature,
             chunk_size=chunk_size,
-            window=window,
         )
         # Masked entries may hold anything, nan too, and the derivative of a product
         # reads both factors: they are cleared before the formulas, not only after.

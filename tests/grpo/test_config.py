@@ -147,10 +147,14 @@ def test_wrong_options_are_refused_in_one_line(tmp_path, override, said):
         (["mesh.data=3"], "make it 63 or 66"),
         (["mesh.data=3", "mesh.fsdp=5"], "mesh.data*mesh.fsdp=15"),
         (["method.minibatches=5"], "method.minibatches=5; make it 60 or 65"),
-        (["optimizer.microbatches=3"], "optimizer.microbatches=3"),
         (
-            ["optimizer.microbatches=16", "mesh.fsdp=8"],
-            "a micro-batch of 4 sequences must be a multiple of mesh.data*mesh.fsdp=8",
+            ["method.minibatches=16", "mesh.fsdp=8"],
+            "a mini-batch of 4 sequences must be a multiple of mesh.data*mesh.fsdp=8",
+        ),
+        (["optimizer.microbatches=65"], "optimizer.microbatches=65 exceeds the 64"),
+        (
+            ["optimizer.microbatches=9", "mesh.fsdp=8"],
+            "use at most 8, or 0 for parts of about 4,096 tokens",
         ),
         (["method.kl_coefficient=0.1"], "method.kl='none'"),
         (["method.kl=k3"], "method.kl_coefficient=0"),
@@ -189,6 +193,8 @@ def test_contradicting_options_are_refused_in_one_line(tmp_path, overrides, said
         ["optimizer.schedule=linear", "optimizer.decay_steps=9"],
         ["budget.updates=0", "budget.tokens=1000"],
         ["mesh.data=4", "mesh.fsdp=2", "optimizer.microbatches=8"],
+        ["optimizer.microbatches=3"],
+        ["optimizer.microbatches=0"],
         ["model.path=x", "model.num_kv_heads=3"],
     ],
 )

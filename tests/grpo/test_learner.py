@@ -5,7 +5,8 @@ import pytest
 
 from budgets import flops
 from budgets.ledger import Phase
-from grpo_jax import keys, learner, objectives, optim, step
+from grpo_jax import keys, learner, objectives, optim, packing, step
+from grpo_jax.compilations import Watch
 from grpo_jax.meter import Meter
 from tests import helpers
 
@@ -105,10 +106,51 @@ def test_an_update_with_nothing_to_read_has_no_mean_and_moves_nothing(getkey):
     helpers.trees_close(state.params, before, rtol=0)
 
 
+def test_tokens_are_those_that_the_steps_multiplied(getkey):
+    """Rows of four: 12 sequences of 2 to 4 tokens, each step in one part."""
+    learn, state, batch, _, _ = made(getkey, epochs=2, minibatches=3)
+    _, metrics = learn(state, batch, {}, keys.root(0))
+    lengths = np.asarray(batch.rollout.length)
+    assert metrics["tokens_real"] == 2 * lengths.sum()
+    layouts = packing.layouts(4, batch.mask.shape[1])
+    steps = [np.asarray(x) for x in learner._orders(keys.root(0), 12, 2, 3)]
+    cells = sum(packing.plan(lengths[rows], layouts[-1]).cells for rows in steps)
+    assert metrics["tokens_padded"] == cells - 2 * lengths.sum()
+
+
+def with_lengths(low, high, columns=1100):
+    """Sixteen sequences of a vocabulary of three, in the columns of a long batch."""
+    draw = np.random.default_rng(high)
+    length = draw.integers(low, high + 1, 16).astype(np.int32)
+    column = np.arange(columns)[None]
+    tokens = draw.integers(0, helpers.VOCAB, (16, columns))
+    tokens = np.where(column < length[:, None], tokens, -1)
+    sampled = (tokens >= 0) & (column > 0)
+    rollout = helpers.teacher_forced(
+        {"table": jnp.zeros((helpers.VOCAB, helpers.VOCAB))}, tokens, sampled
+    )
+    return helpers.make_batch(rollout, jnp.ones(tokens.shape))
+
+
+def test_lengths_first_seen_late_compile_nothing(getkey):
+    """Three widths, 320, 576 and 1,100, of which the first update takes one."""
+    learn, state, _, _, _ = made(getkey)
+    state = jax.device_put(state, jax.devices()[0])
+    batches = [with_lengths(*x) for x in ((2, 300), (2, 2), (400, 570), (2, 1100))]
+    state, first = learn(state, batches[0], {}, keys.root(0))
+    watch, padded = Watch(), {first["tokens_padded"]}
+    try:
+        for i, batch in enumerate(batches[1:]):
+            state, metrics = learn(state, batch, {}, keys.root(i))
+            padded.add(metrics["tokens_padded"])
+        assert watch.take()[0] == 0
+    finally:
+        watch.close()
+    assert len(padded) == 4
+
+
 @pytest.mark.parametrize("minibatches", [1, 3])
 def test_a_second_update_compiles_nothing(minibatches, getkey):
-    from grpo_jax.compilations import Watch
-
     learn, state, batch, _, _ = made(getkey, minibatches=minibatches)
     state = jax.device_put(state, jax.devices()[0])  # as `states.first` leaves it
     state, _ = learn(state, batch, {}, keys.root(0))

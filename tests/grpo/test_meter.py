@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import re
 
 import jax
 import numpy as np
@@ -9,7 +10,16 @@ from budgets import flops
 from budgets.clock import Clock
 from budgets.labels import Labels
 from budgets.ledger import Budget, Ledger, Phase
-from grpo_jax import keys, meter, models, resident, rollout
+from grpo_jax import (
+    ahead,
+    keys,
+    meter,
+    models,
+    objectives,
+    resident,
+    rollout,
+    sharding,
+)
 from grpo_jax.base import Forks, Problem, Verdict, Weights
 from grpo_jax.compilations import Watch
 
@@ -242,12 +252,53 @@ def test_host_time_of_an_evaluation_is_outside_the_budget(metered, params):
     assert metered._ledger.total().device_seconds > 0
 
 
-def test_what_score_cannot_give_is_refused(metered, params):
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [
+        ({"want": "logits"}, "score wants 'logits', which is not built; ask for one"),
+        ({"want": "top_k"}, "k=0 with want='top_k': top_k needs k of at least 1"),
+        ({"want": "hidden", "k": 3}, "k=3 with want='hidden'"),
+    ],
+)
+def test_what_score_cannot_give_is_refused(metered, params, asked, said):
     out = sample(metered, params)
-    with pytest.raises(ValueError, match="not built"):
+    with pytest.raises(ValueError, match=re.escape(said)):
         metered.services(sampler()).score(
-            Weights(params), out, phase=Phase.REFERENCE, want="hidden"
+            Weights(params), out, phase=Phase.REFERENCE, **asked
         )
+    assert not rows(metered, Phase.REFERENCE)
+
+
+def score(metered, params, out, **asked):
+    return metered.services(sampler()).score(
+        Weights(params), out, phase=Phase.REFERENCE, **asked
+    )
+
+
+def test_hidden_states_and_top_k_are_of_what_predicts_each_token(metered, params):
+    """Against the logits of the whole sequences, one position earlier."""
+    out = sample(metered, params)
+    tokens, sampled = np.asarray(out.tokens), np.asarray(out.sampled)
+    logits = np.asarray(models.logits(params, CONFIG, out.tokens), np.float64)
+    full = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    before = np.roll(full, 1, axis=1)[sampled]
+    hidden = score(metered, params, out, want="hidden")
+    assert hidden.shape == (*tokens.shape, CONFIG.width)
+    read = np.asarray(hidden)[sampled] @ np.asarray(FUNCTIONS.unembed(params))
+    np.testing.assert_allclose(
+        read, np.roll(logits, 1, axis=1)[sampled], rtol=1e-4, atol=1e-4
+    )
+    ids, logp, tail = score(metered, params, out, want="top_k", k=5)
+    order = np.argsort(-before, axis=-1)[:, :5]
+    np.testing.assert_array_equal(np.asarray(ids)[sampled], order)
+    best = np.take_along_axis(before, order, -1)
+    np.testing.assert_allclose(np.asarray(logp)[sampled], best, rtol=1e-4, atol=1e-4)
+    rest = np.log1p(-np.exp(best).sum(-1))
+    np.testing.assert_allclose(np.asarray(tail)[sampled], rest, rtol=1e-3, atol=1e-4)
+    whole = score(metered, params, out, want="top_k", k=31)
+    assert (np.asarray(whole.tail)[sampled] == -np.inf).all()
+    # The price does not depend on what is asked.
+    assert len({r.cost.flops for r in rows(metered, Phase.REFERENCE)}) == 1
 
 
 def test_many_forks_run_in_calls_of_one_shape(metered, params):
@@ -259,10 +310,31 @@ def test_many_forks_run_in_calls_of_one_shape(metered, params):
     np.testing.assert_array_equal(np.asarray(out.tokens)[15:20], one.tokens)
 
 
-def test_a_score_in_slices_is_the_score_of_the_whole(metered, params):
-    out = sample(metered, params)
-    services = metered.services(sampler())
-    whole = services.score(Weights(params), out, phase=Phase.REFERENCE)
-    metered._slices = 5
-    parts = services.score(Weights(params), out, phase=Phase.REFERENCE)
-    np.testing.assert_allclose(parts, whole, atol=1e-6)
+def test_a_score_in_parts_is_the_score_of_the_whole_and_of_each_row(metered, params):
+    """Parts of three rows, and the same on eight devices."""
+    out = jax.tree.map(np.asarray, sample(metered, params))
+    out = jax.tree.map(lambda x: np.concatenate([x, x[:1]]), out)  # 16 rows
+    whole = np.asarray(score(metered, params, out))
+    alone, _ = jax.jit(lambda *x: objectives.read(FUNCTIONS, *x))(params, out)
+    np.testing.assert_allclose(whole, np.where(out.sampled, alone, 0), atol=1e-5)
+    metered._packed = ahead.Programs(5)
+    parts = score(metered, params, out)
+    np.testing.assert_allclose(parts, whole, atol=1e-5)
+    mesh = sharding.make_mesh(data=8)
+    metered._packed = ahead.Programs(0, sharding.batch(mesh, 1))
+    spread = score(metered, jax.device_put(params, sharding.replicated(mesh)), out)
+    np.testing.assert_allclose(spread, whole, atol=1e-5)
+    odd = jax.tree.map(lambda x: x[:15], out)  # which eight devices cannot share
+    placed = jax.device_put(params, sharding.replicated(mesh))
+    np.testing.assert_allclose(score(metered, placed, odd), whole[:15], atol=1e-5)
+
+
+def test_a_score_of_other_lengths_compiles_nothing(metered, params):
+    out = jax.tree.map(np.array, sample(metered, params))
+    score(metered, params, out)
+    metered._watch.take()
+    short = np.minimum(out.length, out.prompt_length + 1)
+    drawn = out.sampled & (np.arange(out.tokens.shape[1])[None] < short[:, None])
+    shorter = dataclasses.replace(out, length=short, sampled=drawn)
+    score(metered, params, shorter)
+    assert metered._watch.take()[0] == 0

@@ -263,6 +263,10 @@ def test_the_files_of_a_run_directory(whole):
         seconds compilations"""
     assert set(wanted.split()) <= set(rows[0])
     assert rows[-1]["optimizer_steps"] == 10  # five updates of two mini-batches
+    for row in rows:
+        saved = np.load(run / "rollouts" / f"{row['update']:06d}-rollout.npz")
+        assert row["tokens_real"] == saved["length"].sum()
+        assert 0 <= row["tokens_padded"] < saved["tokens"].size
     evaluated = jsonl.read(run / "eval.jsonl")
     assert sorted({row["update"] for row in evaluated}) == [0, 3, 5]
     assert {len(row["correct"]) for row in evaluated} == {2}
