@@ -24,7 +24,7 @@ Leaf: TypeAlias = Any
 
 PART_TOKENS = 2048
 _NARROWEST = 256  # below it a narrower row saves nothing worth another program
-_SHORTEST = 32  # mean length that the slots of a part are made for
+_SHORTEST = 16  # mean length that the slots of a part are made for
 
 
 class Layout(NamedTuple):
