@@ -1,4 +1,4 @@
-"""What the benchmark scripts share: the model, work timed in turns, peers, the table.
+"""What the benchmark scripts share: the model, work timed in turns, the table.
 
 Every figure is a ratio of two things measured in one run. They take turns, so that
 whatever else the machine does falls on both, and the best of each is taken.
@@ -12,25 +12,17 @@ import json
 import os
 import pathlib
 import platform
-import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 
 from grpo_jax import keys, models
 from grpo_jax.base import Params
-
-ROOT = pathlib.Path(__file__).parents[2]
-# What is asked of a peer's interpreter, and the packages whose versions are shown.
-PEERS: Mapping[str, tuple[str, ...]] = {
-    "hf": ("transformers", "torch"),
-    "trl": ("trl", "transformers", "torch"),
-    "tunix": ("google-tunix", "jax"),
-}
+from tests.benchmarks import peers
 
 
 class Figure(NamedTuple):
@@ -119,12 +111,12 @@ def options(doc: str | None, *, repeats: int = 3) -> argparse.ArgumentParser:
         action="append",
         default=[],
         metavar="NAME=PATH",
-        help=f"interpreter that has the peer {' or '.join(PEERS)}; may be repeated",
+        help=f"interpreter of a peer: {', '.join(peers.PEERS)}; may be repeated",
     )
     parser.add_argument(
         "--bench",
         type=pathlib.Path,
-        default=ROOT.parent / "shared" / "bench",
+        default=peers.ROOT.parent / "shared" / "bench",
         help="directory of the peers' scripts",
     )
     return parser
@@ -207,80 +199,27 @@ def in_turns(
     return {name: min(spent) for name, spent in taken.items()}
 
 
-class Peers:
-    """Other implementations, each in a process of its own interpreter."""
+def bandwidth(size: int) -> float:
+    """Measures bytes per second of memory: of reads or of a copy, whichever is more.
 
-    def __init__(self, wanted: argparse.Namespace, directory: pathlib.Path | None):
-        """Takes the interpreters from the options.
-
-        Args:
-          wanted: parsed `options`.
-          directory: of the model; None for a random one, which no peer reads.
-        """
-        pairs = [text.partition("=") for text in wanted.peer_python]
-        unknown = [name for name, _, _ in pairs if name not in PEERS]
-        if unknown:
-            raise SystemExit(
-                f"--peer-python {unknown[0]}: no such peer; use {', '.join(PEERS)}"
-            )
-        self._pythons = {name: path for name, _, path in pairs}
-        if "trl" in self._pythons:
-            self._pythons.setdefault("hf", self._pythons["trl"])
-        self._bench, self._directory = wanted.bench, directory
-
-    def run(self, name: str, script: str, *arguments: object) -> dict[str, Any] | None:
-        """Returns what a peer's script reports, with `peak_gib`; None if left out."""
-        path, python = self._bench / script, self._pythons.get(name)
-        missing = (
-            "the model is a random one"
-            if self._directory is None
-            else f"give --peer-python {name}=PATH"
-            if python is None
-            else f"{path} is absent"
-            if not path.is_file()
-            else ""
-        )
-        if missing or python is None:
-            print(f"{script}: left out, {missing}", flush=True)
-            return None
-        return child([python, path, self._directory, *arguments])
-
-    def versions(self) -> dict[str, dict[str, str]]:
-        """Returns the versions of each peer's packages."""
-        out = {}
-        for name, python in self._pythons.items():
-            code = (
-                "import importlib.metadata as m, json\n"
-                f"print(json.dumps({{n: m.version(n) for n in {PEERS[name]!r}}}))"
-            )
-            out[name] = child([python, "-c", code]) or {}
-            out[name].pop("peak_gib", None)
-        return out
-
-
-def child(command: Sequence[object]) -> dict[str, Any] | None:
-    """Runs a process and returns the last JSON object it printed, with its peak memory.
-
-    The peak is of that process alone, as the system counts it. None if it fails, after
-    a line that says so.
+    Args:
+      size: bytes, more than the caches hold.
     """
-    words = [str(word) for word in command]
-    env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
-    if words[1:2] == ["-m"]:  # one of ours
-        env["PYTHONPATH"] = str(ROOT)
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(words, stdout=out, stderr=said, env=env, cwd=ROOT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        said.seek(0)
-        lines = [line for line in out.read().splitlines() if line.startswith("{")]
-        if process.returncode or not lines:
-            why = (said.read().strip().splitlines() or ["it printed no result"])[-1]
-            print(f"{' '.join(words[1:3])}: failed, left out: {why}", flush=True)
-            return None
-    # Linux counts kibibytes.
-    return json.loads(lines[-1]) | {"peak_gib": usage.ru_maxrss / 2**20}
+    numbers = jnp.ones((size // 4096, 1024), jnp.float32)
+    read, copy = jax.jit(lambda x: x.sum(1)), jax.jit(lambda x: x + 1.0)
+    works = {"read": lambda: read(numbers), "copy": lambda: copy(numbers)}
+    spent = in_turns(works, 5)
+    return max(numbers.nbytes / spent["read"], 2 * numbers.nbytes / spent["copy"])
+
+
+def matmul_rate(size: int) -> float:
+    """Measures FLOPs per second of square bfloat16 products."""
+    one = jax.random.normal(keys.root(0), (size, size), jnp.bfloat16)
+    turns = 8
+    # Scaled, so that no number overflows on the way.
+    turn = lambda _, x: (x @ one) * jnp.bfloat16(size**-0.5)
+    program = jax.jit(lambda x: jax.lax.fori_loop(0, turns, turn, x))
+    return turns * 2 * size**3 / in_turns({"": lambda: program(one)}, 5)[""]
 
 
 def processor() -> str:
@@ -301,7 +240,7 @@ def report(
     figures: Sequence[Figure],
     *,
     model: str,
-    peers: Peers | None = None,
+    others: peers.Peers | None = None,
     **settings: Any,
 ) -> None:
     """Prints where and with what it was measured, a line of JSON a figure, a table."""
@@ -315,7 +254,7 @@ def report(
         python=platform.python_version(),
         jax=jax.__version__,
         jaxlib=importlib.metadata.version("jaxlib"),
-        peers=peers.versions() if peers else {},
+        peers=others.versions() if others else {},
         model=model,
         **settings,
     )

@@ -20,7 +20,7 @@ from jaxtyping import Array
 
 from grpo_jax import keys, models, resident, rollout
 from grpo_jax.base import Params, Rollout
-from tests.benchmarks import common
+from tests.benchmarks import common, peers
 from tests.benchmarks.common import Figure
 
 
@@ -115,20 +115,20 @@ def main(argv: Sequence[str] | None = None) -> list[Figure]:
 
     layout = jax.jit(functions.decode_layout)(model.params)
     bare = floor(layout, prompts=prompts, width=width, rows=rows, steps=new)
-    peers, found = common.Peers(wanted, model.directory), {}
+    others, found = peers.Peers(wanted, model.directory), {}
 
     def peer(label, name, script, *more):
-        found[label] = peers.run(name, script, rows, width, new, *more)
+        found[label] = others.run(name, script, rows, width, new, *more)
 
-    others = {
+    jobs = {
         "transformers generate, fp32": ("hf", "hf_generate.py", "float32"),
         "transformers generate, bf16": ("hf", "hf_generate.py", "bfloat16"),
         "Tunix's sampler, fp32": ("tunix", "tunix_sampler.py"),
     }
-    between = [functools.partial(peer, label, *job) for label, job in others.items()]
+    between = [functools.partial(peer, label, *job) for label, job in jobs.items()]
     spent = common.in_turns({"ours": ours, "floor": bare}, wanted.repeats, between)
 
-    least = dict(zip(others, (3.0, 2.0, 1.8), strict=True))
+    least = dict(zip(jobs, (3.0, 2.0, 1.8), strict=True))
     rate = rows * new / spent["ours"]
     figures = [
         common.share(
@@ -140,7 +140,7 @@ def main(argv: Sequence[str] | None = None) -> list[Figure]:
     figures.append(
         common.speedup("share of the matmul floor", spent["ours"], spent["floor"], 0.8)
     )
-    common.report("rollout", figures, model=model.name, peers=peers, tiny=wanted.tiny)
+    common.report("rollout", figures, model=model.name, others=others, tiny=wanted.tiny)
     return figures
 
 

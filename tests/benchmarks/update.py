@@ -29,7 +29,7 @@ from budgets.ledger import Ledger
 from grpo_jax import books, build, config, learner, loop, models, rollout, setup, states
 from grpo_jax.compilations import Watch
 from grpo_jax.problem_pool import ProblemPool
-from tests.benchmarks import common
+from tests.benchmarks import common, peers
 from tests.benchmarks.common import Figure
 
 PROMPTS, SAMPLES, NEW = 4, 8, 64
@@ -146,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> list[Figure]:
         return []
     # This process stays small: what it holds, the others inherit when they start.
     directory = None if wanted.tiny else models.resolve(wanted.model)
-    peers = common.Peers(wanted, directory)
+    others = peers.Peers(wanted, directory)
     command = [sys.executable, "-m", "tests.benchmarks.update", "--only", "ours"]
     command += ["--model", wanted.model, "--updates", str(wanted.updates)]
     command += ["--tiny"] * wanted.tiny + wanted.overrides
@@ -154,9 +154,9 @@ def main(argv: Sequence[str] | None = None) -> list[Figure]:
     found: dict[str, dict[str, Any]] = {}
     for _ in range(wanted.repeats):
         for name, run in (
-            ("ours", lambda: common.child(command)),
-            ("trl", lambda: peers.run("trl", "trl_grpo_step.py", *size)),
-            ("tunix", lambda: peers.run("tunix", "tunix_grpo_step.py", *size)),
+            ("ours", lambda: peers.child(command)),
+            ("trl", lambda: others.run("trl", "trl_grpo_step.py", *size)),
+            ("tunix", lambda: others.run("tunix", "tunix_grpo_step.py", *size)),
         ):
             got = run()
             if got is not None:
@@ -168,7 +168,7 @@ def main(argv: Sequence[str] | None = None) -> list[Figure]:
         "update",
         compared(found),
         model=wanted.model if directory else "random, two layers",
-        peers=peers,
+        others=others,
         tiny=wanted.tiny,
         overrides=wanted.overrides,
     )
