@@ -5,7 +5,7 @@ import json
 import os
 import pathlib
 import subprocess
-import tempfile
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -69,6 +69,16 @@ class Peers:
         return out
 
 
+# A process begins with the memory of the one that starts it, and that counts as its own
+# peak: the one that starts it here is as small as can be.
+_LAUNCH = """
+import os, sys
+_, status, usage = os.wait4(os.posix_spawnp(sys.argv[1], sys.argv[1:], os.environ), 0)
+print(usage.ru_maxrss)
+sys.exit(os.waitstatus_to_exitcode(status) != 0)
+"""
+
+
 def child(command: Sequence[object]) -> dict[str, Any] | None:
     """Runs a process and returns the last JSON object it printed, with its peak memory.
 
@@ -79,16 +89,17 @@ def child(command: Sequence[object]) -> dict[str, Any] | None:
     env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
     if words[1:2] == ["-m"]:  # one of ours
         env["PYTHONPATH"] = str(ROOT)
-    with tempfile.TemporaryFile("w+") as out, tempfile.TemporaryFile("w+") as said:
-        process = subprocess.Popen(words, stdout=out, stderr=said, env=env, cwd=ROOT)
-        _, status, usage = os.wait4(process.pid, 0)
-        process.returncode = os.waitstatus_to_exitcode(status)
-        out.seek(0)
-        said.seek(0)
-        lines = [line for line in out.read().splitlines() if line.startswith("{")]
-        if process.returncode or not lines:
-            why = (said.read().strip().splitlines() or ["it printed no result"])[-1]
-            print(f"{' '.join(words[1:3])}: failed, left out: {why}", flush=True)
-            return None
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", _LAUNCH, *words],
+        env=env,
+        capture_output=True,
+        text=True,
+    )
+    *said, peak = done.stdout.splitlines() or [""]
+    lines = [line for line in said if line.startswith("{")]
+    if done.returncode or not lines:
+        why = (done.stderr.strip().splitlines() or ["it printed no result"])[-1]
+        print(f"{' '.join(words[1:3])}: failed, left out: {why}", flush=True)
+        return None
     # Linux counts kibibytes.
-    return json.loads(lines[-1]) | {"peak_gib": usage.ru_maxrss / 2**20}
+    return json.loads(lines[-1]) | {"peak_gib": int(peak) / 2**20}

@@ -144,7 +144,6 @@ def main(argv: Sequence[str] | None = None) -> list[Figure]:
     if wanted.only:
         print(json.dumps(ours(wanted)), flush=True)
         return []
-    # This process stays small: what it holds, the others inherit when they start.
     directory = None if wanted.tiny else models.resolve(wanted.model)
     others = peers.Peers(wanted, directory)
     command = [sys.executable, "-m", "tests.benchmarks.update", "--only", "ours"]
