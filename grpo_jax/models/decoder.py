@@ -103,6 +103,7 @@ def functions(
     compute_dtype: str = "float32",
     remat: str = "none",
     backend: str | None = None,
+    implementation: str | None = None,
 ) -> Functions:
     """Returns the decoder as `base.Functions`.
 
@@ -114,6 +115,8 @@ def functions(
         `full` keeps the input of each layer, `dots` keeps the projections too.
       backend: what the programs are for, `cpu`, `gpu` or `tpu`, which decides how the
         cache lies and which attention is used; None is where they run.
+      implementation: of `jax.nn.dot_product_attention`, `xla` or `cudnn`; None is the
+        fastest that takes the type and the heads.
     """
     dtype = jnp.dtype(compute_dtype)
     if remat not in REMAT:
@@ -121,7 +124,7 @@ def functions(
 
     def kernel() -> str | None:
         where = backend or jax.default_backend()
-        return attention.kernel(where, dtype, config.head_dim)
+        return implementation or attention.kernel(where, dtype, config.head_dim)
 
     def layout() -> attention.Layout:
         return attention.layout(backend or jax.default_backend(), kernel())

@@ -18,6 +18,7 @@ from grpo_jax import (
     learner,
     meter,
     models,
+    packing,
     resident,
     rollout,
     setup,
@@ -198,15 +199,24 @@ def test_bf16_compute_keeps_fp32_masters():
     assert np.isfinite(metrics["loss"])
 
 
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("platform", ["cuda", "tpu"])
-def test_the_step_and_the_rollout_lower_for_accelerators(platform):
-    """Lowering needs no device; it fails where an operation has no rule there."""
+def test_the_step_and_the_rollout_lower_for_accelerators(platform, dtype):
+    """Lowering needs no device; it fails where an operation has no rule there.
+
+    cuDNN looks for its library while it is traced: here XLA's attention stands for it.
+    """
     from grpo_jax import step
 
     parts = prepared((1, 1, 1))
     out = jax.tree.map(np.asarray, sample(parts))
     where = {"cuda": "gpu", "tpu": "tpu"}[platform]
-    functions = models.functions(parts.model, backend=where)
+    functions = models.functions(
+        parts.model,
+        compute_dtype=dtype,
+        backend=where,
+        implementation="xla" if where == "gpu" else None,
+    )
     method = build.method(parts.config, functions, None)
     tx = build.optimizer(parts.config)
     state = states.abstract(parts, tx)
@@ -220,6 +230,15 @@ def test_the_step_and_the_rollout_lower_for_accelerators(platform):
         functools.partial(step.train_step, objective=method.objective, tx=tx)
     )
     assert trained.trace(state, batch).lower(lowering_platforms=(platform,)).as_text()
+    lengths, columns = np.asarray(out.length), out.tokens.shape[1]
+    plan = packing.plan(lengths, packing.layouts(len(lengths), columns)[-1])
+    packed = jax.jit(
+        lambda plan, state, batch: step.train_step(
+            state, batch, objective=method.objective, tx=tx, plan=plan
+        )
+    )
+    traced = packed.trace(plan, state, batch)
+    assert traced.lower(lowering_platforms=(platform,)).as_text()
     made = engine.Engine(functions, parts.train.geometry)
     layout = jax.eval_shape(functions.decode_layout, state.params)
     for traced in made.traced(layout, parts.train.stop_ids, parts.train.decoding):
