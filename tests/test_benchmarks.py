@@ -5,6 +5,7 @@ import json
 import sys
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -54,7 +55,7 @@ def test_a_figure_is_met_on_the_right_side_of_its_bound():
 def test_work_takes_turns_and_the_best_is_kept(monkeypatch):
     """One turn to compile, two timed, a peer after each, the third peer at the end."""
     order = []
-    lasts = {"a": iter((9, 3, 2)), "b": iter((8, 1, 4))}
+    lasts = {"a": iter((1, 3, 2)), "b": iter((0, 1, 4))}
 
     def seconds(work):
         work()
@@ -147,14 +148,14 @@ def test_static_batches_stop_when_their_longest_ends(run):
 
 
 def test_forks_start_evenly_spread_inside_their_completion():
-    columns = np.zeros((2, 12), np.int32)
+    columns = jnp.zeros((2, 12), jnp.int32)
     parent = Rollout(
         tokens=columns,
         sampled=columns,
         logp=columns,
-        prompt_length=np.array([4, 4]),
-        length=np.array([12, 8]),
-        truncated=np.array([True, True]),
+        prompt_length=jnp.array([4, 4]),
+        length=jnp.array([12, 8]),
+        truncated=jnp.array([True, True]),
     )
     found = forks.boundaries(parent, 3)
     assert found.rows == [0, 0, 0, 1, 1, 1]
