@@ -77,6 +77,7 @@ class Engine:
         self._functions = functions
         self._prefills: dict[int, Any] = {}
         self._blanks: dict[int, Any] = {}
+        self._row_bytes: int | None = None
         # Axes that are not named stay as the model cuts them: heads over `tensor`.
         axes = functions.cache_axes
         self._cut = _place(mesh, axes)
@@ -119,8 +120,10 @@ class Engine:
 
     def row_bytes(self, layout: Params) -> int:
         """Returns the bytes of one row of a cache."""
-        leaves = jax.tree.leaves(self._shapes(layout, 1))
-        return sum(x.size * x.dtype.itemsize for x in leaves)
+        if self._row_bytes is None:
+            leaves = jax.tree.leaves(self._shapes(layout, 1))
+            self._row_bytes = sum(x.size * x.dtype.itemsize for x in leaves)
+        return self._row_bytes
 
     def prefill(self, layout: Params, prompts: Sequence[Sequence[int]]) -> Cache:
         """Returns the cache of up to `geometry.rows` prompts, whole on every shard."""

@@ -73,6 +73,7 @@ class Resident:
           keep: retains caches for forks of this rollout, and drops those of the last.
         """
         if self._layout is None or self._layout[0] is not params:
+            self._layout = None  # two of them need not fit
             self._layout = params, self._engine.layout(params)
         layout, most = self._layout[1], 0
         if keep:

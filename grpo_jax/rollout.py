@@ -8,7 +8,7 @@ import functools
 import math
 from collections.abc import Sequence
 
-import jax.numpy as jnp
+import jax
 import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Array, Key
@@ -220,14 +220,15 @@ def assemble(
         cut[row] = bool(new) and new[-1] not in ends
     column = np.arange(width)[None]
     sampled = (column >= start[:, None]) & (column < length[:, None])
-    return Rollout(
-        tokens=jnp.asarray(tokens),
-        sampled=jnp.asarray(sampled),
-        logp=jnp.asarray(logp),
-        prompt_length=jnp.asarray(start),
-        length=jnp.asarray(length),
-        truncated=jnp.asarray(cut),
+    laid = Rollout(
+        tokens=tokens,  # pyright: ignore
+        sampled=sampled,  # pyright: ignore
+        logp=logp,  # pyright: ignore
+        prompt_length=start,  # pyright: ignore
+        length=length,  # pyright: ignore
+        truncated=cut,  # pyright: ignore
     )
+    return jax.device_put(laid)  # a transfer: a new number of rows compiles nothing
 
 
 def check(prompts, num_samples, max_new_tokens, temperature, top_k, top_p, min_p):
