@@ -16,6 +16,7 @@ from grpo_jax.base import Functions, Params
 Option: TypeAlias = float | int | np.generic | jax.Array
 Cache: TypeAlias = Any
 
+IDLE = 2**30  # a position beyond every cache
 CHUNK = 128  # most decode steps between two looks of the host
 
 
@@ -82,7 +83,6 @@ def advance(
     patience: Int[Array, ""],
     alike: Int[Array, ""],
     *,
-    columns: int,
     group: int,
 ) -> tuple[Cache, Drawn]:
     """Decodes every live slot, until enough of them ended or the chunk is full.
@@ -92,14 +92,13 @@ def advance(
     Args:
       functions: the model.
       layout: its parameters, of `functions.decode_layout`.
-      cache: consumed; of `columns` positions.
+      cache: consumed.
       held: what the slots hold.
       stop_ids: any of these ends a sequence and is kept in it.
       how: temperature and truncation.
       key: consumed.
       patience: how many sequences may end before the chunk does.
       alike: positions that each group of slots has in common.
-      columns: positions of the cache.
       group: neighbouring slots that may have a prefix in common.
     """
     decode = functions.decode
@@ -118,7 +117,7 @@ def advance(
     def body(state):
         step, cache, last, length, live, tokens, logp = state
         # A finished row is idle: beyond the cache nothing is written or reached.
-        at = jnp.where(live, length - 1, columns)
+        at = jnp.where(live, length - 1, IDLE)
         hidden, cache = decode(layout, last, at, cache)
         drawn, lp = draw(hidden, length)
         column = jnp.where(live, length - start, CHUNK)

@@ -19,8 +19,6 @@ from grpo_jax import sharding
 from grpo_jax.base import Functions, Params
 from grpo_jax.decoding import Cache, Decoding, Drawn, Occupied, advance, copy_rows
 
-GRAIN = 32  # a cache has a multiple of so many columns
-
 
 class Geometry(NamedTuple):
     """The sizes that programs are compiled for.
@@ -85,9 +83,7 @@ class Engine:
         self._everywhere = _place(mesh, ())
         self._layout = jax.jit(functions.decode_layout)
         self._advance = jax.jit(
-            functools.partial(
-                advance, functions, columns=geometry.columns, group=geometry.group
-            ),
+            functools.partial(advance, functions, group=geometry.group),
             donate_argnums=1,
             out_shardings=(self._cut, self._everywhere),
         )

@@ -147,7 +147,7 @@ def geometry(
     return Geometry(
         slots=together,
         group=math.gcd(together // shards, num_samples),
-        columns=-(-columns // engine.GRAIN) * engine.GRAIN,
+        columns=columns,
         widths=tuple(widths),
         # As many prompts as fill the slots once.
         rows=max(1, together // num_samples),

@@ -24,6 +24,7 @@ Pair: TypeAlias = tuple[Array, Array]
 
 FIRST = 64  # columns of the first segment; a power of two
 MOST = 8  # segments
+GRAIN = 32  # segments have multiples of so many columns
 HIDDEN = -1e30  # finite, so that a row of a segment that sees nothing is no nan
 
 
@@ -76,6 +77,7 @@ def sizes(length: int) -> tuple[int, ...]:
 
 
 def _store_segments(key: Array, value: Array, length: int) -> Cache:
+    length = -(-length // GRAIN) * GRAIN
     room = length - key.shape[1]
     key, value = (jnp.pad(x, ((0, 0), (0, room), (0, 0), (0, 0))) for x in (key, value))
     keys, values = key.transpose(0, 2, 3, 1), value.transpose(0, 2, 1, 3)

@@ -64,9 +64,7 @@ def trained(
         targets={},
     )
     tx = optax.adam(1e-4)
-    objective = objectives.surrogate(
-        models.functions(config), reduce=losses.per_token, window=new
-    )
+    objective = objectives.surrogate(models.functions(config), reduce=losses.per_token)
     take = jax.jit(
         lambda state, batch: step.train_step(state, batch, objective=objective, tx=tx)
     )

@@ -19,10 +19,13 @@ class FakeMeter(Meter):
     """Remembers what it was charged with."""
 
     def __init__(self):
-        self.charges = []
+        self.charges, self.released = [], False
 
     def idle(self):
         pass
+
+    def release(self):
+        self.released = True
 
     def charge(self, phase, cost, *, done=None, role="policy"):
         jax.block_until_ready(done)
@@ -53,6 +56,7 @@ def test_epochs_of_minibatches_are_that_many_optimiser_steps(getkey):
     state, metrics = learn(state, batch, {}, getkey())
     assert int(state.step) == 6
     ((phase, cost),) = meter.charges
+    assert meter.released  # what sampling held is no memory of the step
     assert phase == Phase.TRAIN
     sampled = int(np.asarray(batch.mask).sum())
     assert cost.trained == 2 * sampled

@@ -180,10 +180,11 @@ def test_a_fork_draws_what_its_prefix_as_a_prompt_draws(params, monkeypatch):
     plain, _ = held().sample(params, again, keys.root(4))
     np.testing.assert_array_equal(out.tokens, plain.tokens)
     np.testing.assert_allclose(out.logp, plain.logp, atol=1e-5)
+    tokens, before = np.asarray(out.tokens), np.asarray(parent.tokens)
     for i, (row, at) in enumerate(zip(forks.rows, forks.positions, strict=True)):
-        limit = parent.prompt_length[row] + NEW
-        assert (out.tokens[2 * i : 2 * i + 2, :at] == parent.tokens[row, :at]).all()
-        assert (out.length[2 * i : 2 * i + 2] <= limit).all()
+        limit = int(parent.prompt_length[row]) + NEW
+        assert (tokens[2 * i : 2 * i + 2, :at] == before[row, :at]).all()
+        assert (np.asarray(out.length)[2 * i : 2 * i + 2] <= limit).all()
 
 
 def test_what_does_not_fit_is_prefilled_again(params):
