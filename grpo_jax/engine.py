@@ -87,6 +87,10 @@ class Engine:
             donate_argnums=1,
             out_shardings=(self._cut, self._everywhere),
         )
+        self._spread = jax.jit(
+            lambda source, rows: jax.tree.map(lambda x: x[rows], source),
+            out_shardings=self._cut,
+        )
         self._copy = jax.jit(
             copy_rows,
             donate_argnums=0,
@@ -157,6 +161,10 @@ class Engine:
             np.int32(alike),
         )
         return cache, jax.device_get(drawn)
+
+    def spread(self, source: Cache, rows: np.ndarray) -> Cache:
+        """Returns a cache of the slots, each a copy of a row of a prefill's."""
+        return self._spread(source, rows)
 
     def copy(
         self,

@@ -30,8 +30,8 @@ from grpo_jax.base import (
     Weights,
 )
 from grpo_jax.compilations import Watch
+from grpo_jax.requests import Request
 from grpo_jax.resident import Resident, Sampler
-from grpo_jax.slots import Request
 
 
 class Metered(NamedTuple):

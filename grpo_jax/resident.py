@@ -12,7 +12,7 @@ from grpo_jax import rollout, slots
 from grpo_jax.base import Forks, Functions, Params, Rollout
 from grpo_jax.decoding import Cache, Decoding
 from grpo_jax.engine import Engine, Geometry
-from grpo_jax.slots import Kept, Request
+from grpo_jax.requests import Kept, Request
 
 
 class Sampler(NamedTuple):

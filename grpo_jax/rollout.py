@@ -17,7 +17,7 @@ from grpo_jax import engine, models, slots
 from grpo_jax.base import Functions, Params, Rollout
 from grpo_jax.decoding import Decoding
 from grpo_jax.engine import Engine, Geometry
-from grpo_jax.slots import Request, Result
+from grpo_jax.requests import Request, Result
 
 SLOTS = 256  # sequences that decode together where nobody says how many
 

@@ -16,58 +16,9 @@ from jaxtyping import Array
 from grpo_jax.base import Params
 from grpo_jax.decoding import Cache, Decoding, Occupied
 from grpo_jax.engine import Engine
+from grpo_jax.requests import Kept, Request, Result
 
 PATIENCE = 1  # sequences that may end before slots are filled, where others wait
-
-
-class Request(NamedTuple):
-    """One sequence to sample.
-
-    Attributes:
-      row: where it goes in the result.
-      prefix: ids that it begins with; at least one.
-      limit: most tokens to sample; 0 samples nothing.
-      prompt: coordinate of its prompt in every key.
-      sample: its own.
-      parent: row of the kept rollout whose cache holds the prefix; None prefills it.
-    """
-
-    row: int
-    prefix: Sequence[int]
-    limit: int
-    prompt: int
-    sample: int
-    parent: int | None = None
-
-
-class Kept(NamedTuple):
-    """Caches of a rollout's sequences.
-
-    Attributes:
-      cache: rows of the shards, one after another.
-      place: `row -> (shard, row within it)` of the sequences that are there.
-    """
-
-    cache: Cache
-    place: dict[int, tuple[int, int]]
-
-
-class Result(NamedTuple):
-    """What was sampled.
-
-    Attributes:
-      tokens: new ids of each row.
-      logp: their log-probabilities in nats.
-      kept: caches, if they were asked for.
-      cache: of the slots, for the next call.
-      slot_steps: decode steps times slots, idle ones included.
-    """
-
-    tokens: dict[int, list[int]]
-    logp: dict[int, list[float]]
-    kept: Kept | None
-    cache: Cache
-    slot_steps: int
 
 
 class _Waiting(NamedTuple):
@@ -135,8 +86,7 @@ class _Run:
 
     def begin(self, requests, cache, parents, keep):
         """Queues the requests, and makes room for what is kept of them."""
-        size = self.engine.geometry.slots
-        self.cache = self.engine.blank(self.layout, size) if cache is None else cache
+        self.cache = cache
         self.tokens = {r.row: [] for r in requests}
         self.logp = {r.row: [] for r in requests}
         self.keep, self.kept = min(keep, len(requests)), None
@@ -186,12 +136,24 @@ class _Run:
         while True:
             taken = list(self._take())
             for whole, source, moves in _by_source(taken, self.shards):
-                self.cache = self.engine.copy(
-                    self.cache, source, moves, whole_source=whole
-                )
+                self.cache = self._moved(source, moves, whole)
             if self.held.live.all() or not self.batches:
                 return
             self._prefill()
+
+    def _moved(self, source: Cache, moves, whole: bool) -> Cache:
+        """The slots' cache with rows of a source, or a new one made of them."""
+        size = len(self.owner)
+        if self.cache is None and whole:
+            rows = np.zeros(size, np.int32)
+            for shard, pairs in enumerate(moves):
+                for of, to in pairs:
+                    rows[shard * (size // self.shards) + to] = of
+            return self.engine.spread(source, rows)
+        cache = self.cache
+        if cache is None:
+            cache = self.engine.blank(self.layout, size)
+        return self.engine.copy(cache, source, moves, whole_source=whole)
 
     def _take(self) -> Iterator[tuple[int, int, _Waiting]]:
         """Occupies free slots: shard, slot within it, and what it was given."""
