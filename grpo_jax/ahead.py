@@ -78,6 +78,7 @@ class Programs:
             columns,
             shards=self._shards(sequences),
             microbatches=self._microbatches,
+            part_tokens=packing.PART_TOKENS.get(jax.default_backend(), 4096),
         )
 
     def _shards(self, sequences: int) -> int:

@@ -215,7 +215,7 @@ def _batches(config: Config) -> None:
         micro > small // shards,
         f"optimizer.microbatches={micro} exceeds the {small // shards} sequences of a"
         f" mini-batch on each device; use at most {small // shards}, or 0 for parts of"
-        " about 2,048 tokens",
+        " the device's size",
     )
     prompts = evaluation.batch_prompts
     if config.task.name != "dataset":  # whose number is known when it is read

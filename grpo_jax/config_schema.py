@@ -53,7 +53,7 @@ class Model:
     head_dim: int = _knob(32, low=2)  # even: rotary embedding turns pairs
     ffw: int = _knob(384, low=1)  # hidden width of the feed-forward layer
     compute_dtype: str = _knob("float32", "float32", "bfloat16")  # of activations
-    remat: str = _knob("none", "none", "full", "dots")  # what backward recomputes
+    remat: str = _knob("dots", "none", "full", "dots")  # what backward recomputes
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -186,7 +186,7 @@ class Optimizer:
     warmup_steps: int = _knob(0, low=0)  # from 0 to learning_rate
     schedule: str = _knob("constant", "constant", "linear", "cosine")  # after warmup
     decay_steps: int = _knob(0, low=0)  # step at which a decay ends, warmup included
-    microbatches: int = _knob(0, low=0)  # parts of a gradient; 0 is by 2,048 tokens
+    microbatches: int = _knob(0, low=0)  # parts of a gradient; 0 is automatic
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -49,9 +49,13 @@ def _qkv(config: ModelConfig, layer: Layer, x: Array) -> tuple[Array, Array, Arr
         query = fused[..., :-2, :]
         shape = (*query.shape[:2], config.num_heads, config.head_dim)
         return query.reshape(shape), fused[..., -2, :], fused[..., -1, :]
+    # One row per token, as below.
+    flat = x.reshape(-1, x.shape[-1])
     out = []
     for name in "qkv":
-        y = jnp.einsum("btd,dhk->bthk", x, layer[name])
+        weight = layer[name]
+        y = flat @ weight.reshape(weight.shape[0], -1)
+        y = y.reshape(*x.shape[:-1], *weight.shape[1:])
         if config.qkv_bias:
             y = y + _as_rank(layer[name + "_bias"], y.ndim)
         out.append(y)
@@ -80,7 +84,8 @@ def _block(config, layer, x, rotate, attend):
         query = rms_norm(query, layer["q_norm"], epsilon=epsilon)
         key = rms_norm(key, layer["k_norm"], epsilon=epsilon)
     mixed, kept = attend(rotate(query), rotate(key), value)
-    out = jnp.einsum("bthk,hkd->btd", mixed, layer["o"])
+    weight = layer["o"].reshape(-1, x.shape[-1])
+    out = (mixed.reshape(-1, weight.shape[0]) @ weight).reshape(x.shape)
     if config.out_bias:
         out = out + _as_rank(layer["o_bias"], out.ndim)
     x = x + out

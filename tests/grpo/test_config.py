@@ -154,7 +154,7 @@ def test_wrong_options_are_refused_in_one_line(tmp_path, override, said):
         (["optimizer.microbatches=65"], "optimizer.microbatches=65 exceeds the 64"),
         (
             ["optimizer.microbatches=9", "mesh.fsdp=8"],
-            "use at most 8, or 0 for parts of about 2,048 tokens",
+            "use at most 8, or 0 for parts of the device's size",
         ),
         (["method.kl_coefficient=0.1"], "method.kl='none'"),
         (["method.kl=k3"], "method.kl_coefficient=0"),
