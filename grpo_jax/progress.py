@@ -109,15 +109,16 @@ class Progress:
         """Shows the state after an update.
 
         Args:
-          row: its numbers: `update`, `reward`, `truncated_share` and
-            `tokens_generated`.
+          row: its numbers: `update`, `reward`, `truncated_share`,
+            `tokens_generated` and, if it is there, `seconds` by phase.
         """
         now = self._now()
         seconds, self._last = now - self._last, now
+        # Compiling is done once, and is no measure of what is to come.
+        seconds = max(seconds - row.get("seconds", {}).get("compile", 0.0), 0.0)
         self._seconds.append(seconds)
         update, budget, total = row["update"], self._ledger.budget, self._ledger.spent
         limit = "" if budget.updates is None else f"/{budget.updates}"
-        # The median, because the first updates compile.
         each = statistics.median(self._seconds)
         todo = updates_left(budget, total, update)
         accuracy = self._accuracy

@@ -7,6 +7,7 @@ from comparing ids with a pad id, which may equal the end of sequence or be abse
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -25,7 +26,7 @@ SLOTS = 256  # sequences that decode together where nobody says how many
 def generate(
     params: Params,
     config: "models.ModelConfig",
-    prompts: list[list[int]],
+    prompts: Sequence[Sequence[int]],
     *,
     num_samples: int,
     max_new_tokens: int,
@@ -56,8 +57,12 @@ def generate(
       P * num_samples rows, prompt-major.
 
     Raises:
-      ValueError: for no prompt, an empty one, or options out of range.
+      ValueError: for no prompt, an empty one, ids that the model does not have, more
+        tokens than it has positions, or options out of range.
+      FloatingPointError: the model's logits are not finite.
     """
+    prompts = as_ids(prompts)
+    _check_model(prompts, max_new_tokens, config)
     return generate_with(
         _functions(config),
         params,
@@ -76,7 +81,7 @@ def generate(
 def generate_with(
     functions: Functions,
     params: Params,
-    prompts: list[list[int]],
+    prompts: Sequence[Sequence[int]],
     *,
     num_samples: int,
     max_new_tokens: int,
@@ -92,6 +97,7 @@ def generate_with(
     A program is compiled for each value of `functions` and each shape of `prompts`:
     make the functions once.
     """
+    prompts = as_ids(prompts)
     check(prompts, num_samples, max_new_tokens, temperature, top_k, top_p, min_p)
     width = max(len(p) for p in prompts)
     made = _engine(
@@ -231,9 +237,44 @@ def assemble(
     return jax.device_put(laid)  # a transfer: a new number of rows compiles nothing
 
 
+def as_ids(prompts: Any) -> list[list[int]]:
+    """Returns prompts as lists of ids; arrays of them are taken too."""
+    out = []
+    for i, prompt in enumerate(prompts):
+        ids = np.asarray(prompt)
+        if ids.ndim != 1 or (ids.size and ids.dtype.kind not in "iu"):
+            raise ValueError(
+                f"prompt {i} is {str(prompt)[:40]!r}; a prompt is a list of token ids:"
+                " encode text with a tokenizer, and put one prompt in a list"
+            )
+        out.append(ids.astype(np.int64).tolist())
+    return out
+
+
+def _check_model(
+    prompts: Sequence[Sequence[int]], max_new_tokens: int, config: models.ModelConfig
+) -> None:
+    """Refuses ids and lengths that the model does not have."""
+    ids = [token for prompt in prompts for token in prompt]
+    wrong = [token for token in ids if not 0 <= token < config.vocab_size]
+    if wrong:
+        raise ValueError(
+            f"token id {wrong[0]} is none of the model's {config.vocab_size}; encode"
+            " prompts with its own tokenizer"
+        )
+    longest = max((len(prompt) for prompt in prompts), default=0)
+    if longest + max_new_tokens > config.max_positions:
+        raise ValueError(
+            f"a prompt of {longest} tokens and max_new_tokens={max_new_tokens} exceed"
+            f" the {config.max_positions} positions of the model; lower max_new_tokens"
+        )
+
+
 def check(prompts, num_samples, max_new_tokens, temperature, top_k, top_p, min_p):
     """Refuses what the engine cannot mean, in one line each."""
-    if not prompts or not all(len(p) for p in prompts):
+    if not prompts:
+        raise ValueError("there is no prompt; give at least one")
+    if not all(len(p) for p in prompts):
         raise ValueError("a prompt is empty: give each prompt at least one token id")
     for name, value, ok, rule in (
         ("num_samples", num_samples, num_samples >= 1, "at least 1"),

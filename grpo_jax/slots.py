@@ -210,6 +210,11 @@ class _Run:
             owner, count = self.owner[slot], int(drawn.count[slot])
             if owner is None or not count:
                 continue
+            if not np.isfinite(drawn.logp[slot, :count]).all():
+                raise FloatingPointError(
+                    "the logits of a sampled token are not finite: the weights or the"
+                    " hidden states of the model are not; look at them"
+                )
             self.tokens[owner.row] += drawn.tokens[slot, :count].tolist()
             self.logp[owner.row] += drawn.logp[slot, :count].tolist()
             last = drawn.tokens[slot, count - 1]

@@ -154,7 +154,10 @@ def test_other_options_and_prompts_of_one_shape_compile_nothing(params):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"prompts": []}, "empty"),
+        ({"prompts": []}, "no prompt"),
+        ({"prompts": [[97]]}, "token id 97 is none of the model's 97"),
+        ({"prompts": [[-1]]}, "token id -1"),
+        ({"max_new_tokens": 10**6}, "max_new_tokens=1000000 exceed"),
         ({"prompts": [[1], []]}, "empty"),
         ({"top_p": 0.0}, "top_p=0.0"),
         ({"temperature": -1.0}, "temperature=-1.0"),
@@ -167,6 +170,32 @@ def test_other_options_and_prompts_of_one_shape_compile_nothing(params):
 def test_options_without_meaning_are_refused_by_name(options, said, params):
     with pytest.raises(ValueError, match=said):
         generate(params, **options)
+
+
+def test_prompts_may_be_arrays():
+    whole = np.array([[1, 2, 3], [4, 5, 6]])
+    for given in (whole, list(whole), [jnp.asarray(row) for row in whole]):
+        assert rollout.as_ids(given) == [[1, 2, 3], [4, 5, 6]]
+    assert rollout.as_ids([[1], []]) == [[1], []]
+
+
+@pytest.mark.parametrize(
+    ("prompts", "said"),
+    [
+        ([[1], "hello"], "prompt 1 is 'hello'; a prompt is a list of token ids"),
+        ([1, 2], "prompt 0 is '1'"),
+        ([[0.5]], "encode text with a tokenizer"),
+    ],
+)
+def test_what_is_no_prompt_is_refused(prompts, said):
+    with pytest.raises(ValueError, match=said):
+        rollout.as_ids(prompts)
+
+
+def test_logits_that_are_not_finite_stop_at_once(params):
+    broken = params | {"head": params["head"].at[0, 3].set(jnp.nan)}
+    with pytest.raises(FloatingPointError, match="not finite"):
+        generate(broken)
 
 
 def test_the_cache_gives_what_a_whole_forward_gives(params):
