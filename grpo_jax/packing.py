@@ -121,9 +121,10 @@ def layouts(
     widths = [w for w in halves if _NARROWEST <= w < columns]
     made = []
     for width in (*dict.fromkeys(widths), columns):
-        rows = min(max(round(tokens / width), 1), own)
+        rows = max(min(round(tokens / width), own), 1)
         each = max(2, -(-width // _SHORTEST))
-        slots, parts = min(rows * each, own), -(-own // rows)
+        # Without sequences too there is a shape: of a part that nothing reads.
+        slots, parts = min(rows * each, own), max(-(-own // rows), 1)
         made.append(Layout(shards, own, rows, width, slots, parts))
     return tuple(made)
 
