@@ -165,7 +165,8 @@ class Functions(NamedTuple):
       decode_alike: `decode` with keywords `group` and `columns`, for rows of which
         every `group` neighbours have the same first `columns` positions, so that these
         may be read once for all; None if the model has no use for it.
-      cache_axes: logical names of the first axes of every leaf of a cache.
+      cache_axes: returns logical names of the first axes of every leaf of a cache;
+        None is an axis that is cut nowhere.
     """
 
     hidden: Callable[..., jax.Array]
@@ -174,7 +175,7 @@ class Functions(NamedTuple):
     decode: Callable[..., tuple[jax.Array, PyTree]]
     decode_layout: Callable[[Params], Params]
     decode_alike: Callable[..., tuple[jax.Array, PyTree]] | None = None
-    cache_axes: tuple[str, ...] = ("batch",)
+    cache_axes: Callable[[], tuple[str | None, ...]] = lambda: ("batch",)
 
 
 class Weights(NamedTuple):

@@ -200,7 +200,7 @@ def _sampling(config: Config) -> None:
 
 
 def _batches(config: Config) -> None:
-    sampling, mesh, evaluation = config.sampling, config.mesh, config.evaluation
+    sampling, mesh = config.sampling, config.mesh
     shards = mesh.data * mesh.fsdp
     devices = f"mesh.data*mesh.fsdp={shards}"
     rows = sampling.prompts_per_update * sampling.group_size
@@ -217,11 +217,6 @@ def _batches(config: Config) -> None:
         f" mini-batch on each device; use at most {small // shards}, or 0 for parts of"
         " the device's size",
     )
-    prompts = evaluation.batch_prompts
-    if config.task.name != "dataset":  # whose number is known when it is read
-        prompts = min(prompts, config.task.num_eval)
-    asked = prompts * evaluation.samples
-    _divides(f"evaluation.batch_prompts*samples={asked}", asked, devices, shards)
     if config.pretrain.updates:
         sequences, size = config.pretrain.sequences, config.pretrain.batch_size
         wanted = f"pretrain.batch_size={size}"

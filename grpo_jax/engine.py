@@ -6,7 +6,7 @@ they are and how they are drawn is data, and compiles nothing.
 """
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -73,11 +73,11 @@ class Engine:
             )
         self.geometry = geometry
         self._functions = functions
-        self._prefills: dict[int, Any] = {}
+        self._prefills: dict[Hashable, Any] = {}
         self._blanks: dict[int, Any] = {}
         self._row_bytes: int | None = None
         # Axes that are not named stay as the model cuts them: heads over `tensor`.
-        axes = functions.cache_axes
+        axes = functions.cache_axes()
         self._cut = _place(mesh, axes)
         self._whole = _place(mesh, (None, *axes[1:]))
         self._everywhere = _place(mesh, ())
@@ -107,6 +107,10 @@ class Engine:
         for width in self.geometry.widths:
             self._prefill(layout, width)
         return layout
+
+    def expect_refills(self, layout: Params) -> None:
+        """Compiles the prefill of what is longer than a prompt, which forks may be."""
+        self._prefill(layout, self.geometry.columns)
 
     def blank(self, layout: Params, rows: int) -> Cache:
         """Returns an empty cache of so many rows, cut over the devices."""
@@ -206,10 +210,14 @@ class Engine:
         return _place(self.geometry.mesh, ("batch",) if even else ())
 
     def _prefill(self, layout: Params, width: int) -> Any:
-        if width not in self._prefills:
+        # A program takes weights of the types and places it was compiled for only.
+        leaves, tree = jax.tree.flatten(layout)
+        kinds = tuple((x.shape, x.dtype, x.sharding) for x in leaves)
+        name = width, tree, kinds
+        if name not in self._prefills:
             traced = self._trace_prefill(layout, width)
-            self._prefills[width] = traced.lower().compile()
-        return self._prefills[width]
+            self._prefills[name] = traced.lower().compile()
+        return self._prefills[name]
 
     def _trace_prefill(self, layout: Any, width: int) -> Any:
         rows, where = self.geometry.rows, self._prompts

@@ -35,6 +35,7 @@ def run(
       obey: called between parts; may raise to stop.
     """
     problems, split = parts.task.evaluation, parts.task.split
+    meter.release()  # of an update that was not trained
     before = evaluation.read(path, update, split)
     done = len(before.ids) if before else 0
     if done < len(problems):

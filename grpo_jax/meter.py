@@ -177,7 +177,9 @@ class Meter:
         held = self._resident(model.functions, sampler)
         fresh, parents = 0, None
         if isinstance(requests, Forks):
-            asked, parents = held.forks(requests, num_samples=num_samples, first=first)
+            asked, parents = held.forks(
+                requests, num_samples=num_samples, first=first, params=weights.params
+            )
             self.refilled_forks += sum(
                 r.parent is None and r.limit > 0 for r in asked[::num_samples]
             )

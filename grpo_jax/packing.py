@@ -118,17 +118,18 @@ def layouts(
         )
     own = sequences // shards
     # As many parts as hold a batch in which every sequence is at its limit.
-    parts = microbatches or -(-own * columns // part_tokens)
+    parts = microbatches or max(-(-own * columns // part_tokens), 1)
     tokens = -(-own // parts) * columns
     # Multiples of 64 suit the kernels of attention; T is what it is.
     halves = (-(-columns // (64 * n)) * 64 for n in (4, 2))
     widths = [w for w in halves if _NARROWEST <= w < columns]
     made = []
     for width in (*dict.fromkeys(widths), columns):
-        rows = min(max(round(tokens / width), 1), own)
+        rows = max(min(round(tokens / width), own), 1)
         each = max(2, -(-width // _SHORTEST))
-        slots = min(rows * each, own)
-        made.append(Layout(shards, own, rows, width, slots, -(-own // rows)))
+        # Without sequences too there is a shape: of a part that nothing reads.
+        slots, parts = min(rows * each, own), max(-(-own // rows), 1)
+        made.append(Layout(shards, own, rows, width, slots, parts))
     return tuple(made)
 
 

@@ -220,10 +220,11 @@ def _backward(size, longer, kept, cotangents):
             wide = lambda x: some(x)[..., None, None]  # noqa: E731
             states = some(hidden)
             logits = product("scd,dgv->scgv", states, weights) / temperature
+            # Beyond the vocabulary logits are 0, which may be far above those in it:
+            # exp() would be inf, and inf times a weight of 0 is nan.
             hit = columns == wide(targets)
-            slopes = (hit.astype(jnp.float32) - jnp.exp(logits - wide(total))) * wide(
-                slope
-            )
+            weight = jnp.exp(jnp.where(columns < vocab, logits - wide(total), -jnp.inf))
+            slopes = (hit.astype(jnp.float32) - weight) * wide(slope)
             slopes = slopes.astype(hidden.dtype)
             more = some(d_hidden) + product("scgv,dgv->scd", slopes, weights)
             d_hidden = _put(d_hidden, more, start=i * size)

@@ -51,7 +51,8 @@ class Resident:
         self._engine = Engine(functions, sampler.geometry)
         self._sampler = sampler
         self._layout: tuple[Params, Params] | None = None
-        self._kept: tuple[Rollout, Kept] | None = None
+        self._kept: tuple[Params, Rollout, Kept] | None = None
+        self._ends: list[tuple[Rollout, np.ndarray]] = []
         self._spare: Cache | None = None
 
     def sample(
@@ -71,13 +72,23 @@ class Resident:
           key: consumed.
           parents: the caches that some of them continue, of `forks`.
           keep: retains caches for forks of this rollout, and drops those of the last.
+
+        Raises:
+          ValueError: `parents` are caches of other weights.
         """
+        if parents is not None and self._kept is not None:
+            if self._kept[2] is parents and self._kept[0] is not params:
+                raise ValueError(
+                    "forks would continue caches of other weights than those that"
+                    " sample; give `forks` the weights, and they are read again"
+                )
         if self._layout is None or self._layout[0] is not params:
             self._layout = None  # two of them need not fit
             self._layout = params, self._engine.layout(params)
         layout, most = self._layout[1], 0
         if keep:
             self._kept = None  # the memory is wanted before the next is there
+            self._engine.expect_refills(layout)
             most = self._sampler.kept_bytes // self._engine.row_bytes(layout)
         cache, self._spare = self._spare, None
         done = slots.run(
@@ -96,26 +107,44 @@ class Resident:
             asked, done, self._sampler.stop_ids, width=self._sampler.width
         )
         if done.kept is not None:
-            self._kept = out, done.kept
+            self._kept = params, out, done.kept
+        self._note_ends(asked, out)
         return out, done.slot_steps
 
     def forks(
-        self, forks: Forks, *, num_samples: int, first: int = 0
+        self,
+        forks: Forks,
+        *,
+        num_samples: int,
+        first: int = 0,
+        params: Params | None = None,
     ) -> tuple[list[Request], Kept | None]:
         """Returns continuations of a rollout, and the caches they start from.
 
-        A fork has what its rollout's limit had left. One whose parent's cache is not
-        there, since it was not kept or did not fit, prefills its prefix again.
+        A fork has what its rollout's limit had left, as has a fork of a fork until
+        `release`. One whose parent's cache is not there, since it was not kept, did
+        not fit, or is of other weights, prefills its prefix again.
+
+        Args:
+          forks: what to continue, and from where.
+          num_samples: continuations of each.
+          first: coordinate of the first fork in every key.
+          params: the weights that will continue; None is those that were kept with.
+
+        Raises:
+          ValueError: a fork is of no row of the rollout, or of no position in it.
         """
         tokens = np.asarray(forks.rollout.tokens)
-        start = np.asarray(forks.rollout.prompt_length)
+        length, ends = np.asarray(forks.rollout.length), self._limits(forks.rollout)
         kept = None
-        if self._kept is not None and self._kept[0].tokens is forks.rollout.tokens:
-            kept = self._kept[1]
+        if self._kept is not None and self._kept[1].tokens is forks.rollout.tokens:
+            if params is None or params is self._kept[0]:
+                kept = self._kept[2]
         out = []
         for i, (row, at) in enumerate(zip(forks.rows, forks.positions, strict=True)):
+            _check(int(row), int(at), length)
             prefix = tokens[row, :at].tolist()
-            left = int(start[row]) + self._sampler.max_new_tokens - int(at)
+            left = max(int(ends[row]) - int(at), 0)
             parent = int(row) if kept is not None and int(row) in kept.place else None
             out += [
                 Request(i * num_samples + g, prefix, left, first + i, g, parent)
@@ -126,3 +155,34 @@ class Resident:
     def release(self) -> None:
         """Frees everything that is held on the devices."""
         self._layout = self._kept = self._spare = None
+        self._ends = []
+
+    def _note_ends(self, asked: Sequence[Request], out: Rollout) -> None:
+        """Remembers the limits of forks, which their own prefixes do not tell."""
+        usual = self._sampler.max_new_tokens
+        if any(r.limit != usual for r in asked):
+            ends = np.zeros(len(asked), np.int64)
+            for r in asked:
+                ends[r.row] = len(r.prefix) + r.limit
+            self._ends.append((out, ends))
+
+    def _limits(self, of: Rollout) -> np.ndarray:
+        """Tokens at which each sequence of a rollout ends, if not before."""
+        for noted, ends in self._ends:
+            if noted.tokens is of.tokens:
+                return ends
+        own = np.asarray(of.prompt_length) + self._sampler.max_new_tokens
+        return np.minimum(own, self._sampler.width)
+
+
+def _check(row: int, at: int, length: np.ndarray) -> None:
+    """Refuses a fork that continues nothing."""
+    if not 0 <= row < len(length):
+        raise ValueError(
+            f"a fork of row {row}: the rollout has {len(length)}, counted from 0"
+        )
+    if not 1 <= at <= length[row]:
+        raise ValueError(
+            f"a fork of row {row} at position {at}: it must keep at least one token,"
+            f" and at most the {length[row]} that the row has"
+        )

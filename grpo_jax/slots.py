@@ -92,6 +92,9 @@ class _Run:
         self.keep, self.kept = min(keep, len(requests)), None
         if self.keep:
             capacity = -(-self.keep // self.shards) * self.shards
+            # Few sizes, so that another number of rows rarely is another program.
+            capacity = min(1 << (capacity - 1).bit_length(), max(keep, capacity))
+            capacity = -(-capacity // self.shards) * self.shards
             self.kept = Kept(self.engine.blank(self.layout, capacity), {})
         wanted = [r for r in requests if r.limit > 0]
         for r in wanted:

@@ -50,10 +50,12 @@ class Layout(NamedTuple):
         ([B, 1, H, head_dim], cache)` writes one token per row at its position, and
         attends up to it. A position beyond the cache writes nothing, and its row means
         nothing. What rows share may be read once.
+      axes: logical names of the first axes of its arrays; None is cut nowhere.
     """
 
     store: Callable[[Array, Array, int], Cache]
     attend: Callable[..., tuple[Array, Cache]]
+    axes: tuple[str | None, ...]
 
 
 def sizes(length: int) -> tuple[int, ...]:
@@ -205,8 +207,8 @@ def layout(backend: str, implementation: str | None) -> Layout:
     """Returns the cache layout measured fastest on a backend: cpu, gpu or tpu."""
     if backend == "gpu":
         attend = functools.partial(_attend_whole, implementation=implementation)
-        return Layout(_store_whole, attend)
-    return Layout(_store_segments, _attend_segments)
+        return Layout(_store_whole, attend, ("batch", None, "kv_heads"))
+    return Layout(_store_segments, _attend_segments, ("batch", "kv_heads"))
 
 
 def kernel(backend: str, dtype: jnp.dtype, head_dim: int) -> str | None:

@@ -226,7 +226,7 @@ def functions(
         decode=exact(decode),
         decode_layout=decode_layout,
         decode_alike=exact(decode_alike),
-        cache_axes=("batch", "kv_heads"),
+        cache_axes=lambda: layout().axes,
     )
 
 

@@ -177,7 +177,6 @@ def test_wrong_options_are_refused_in_one_line(tmp_path, override, said):
         (["prompt.instruction=x"], "prompt.style=chat"),
         (["prompt.style=chat", "prompt.examples=[['q']]"], "a pair of texts"),
         (["budget.updates=0"], "never end"),
-        (["evaluation.samples=3", "evaluation.batch_prompts=1", "mesh.data=2"], "=3"),
     ],
 )
 def test_contradicting_options_are_refused_in_one_line(tmp_path, overrides, said):

@@ -329,6 +329,13 @@ def test_a_score_in_parts_is_the_score_of_the_whole_and_of_each_row(metered, par
     np.testing.assert_allclose(score(metered, placed, odd), whole[:15], atol=1e-5)
 
 
+def test_a_score_of_no_rows_has_none(metered, params):
+    """As of forks, where no answer of an update could be forked."""
+    parent = sample(metered, params)
+    none = sample(metered, params, Forks(parent, [], []))
+    assert score(metered, params, none).shape == none.tokens.shape == (0, 10)
+
+
 def test_a_score_of_other_lengths_compiles_nothing(metered, params):
     out = jax.tree.map(np.array, sample(metered, params))
     score(metered, params, out)

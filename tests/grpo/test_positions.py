@@ -159,3 +159,23 @@ def test_temporaries_are_a_few_chunks_of_logits_whatever_the_positions():
     chunked = lambda *x: benchmark.in_chunks(*x, chunk_size=64)
     assert temporaries(chunked, 2048) < temporaries(benchmark.direct, 2048) / 5
     assert temporaries(chunked, 2048) < 1.5 * temporaries(chunked, 1024)
+
+
+def test_logits_far_below_zero_have_gradients_too():
+    """A vocabulary that blocks do not divide is filled up, with logits of 0."""
+    vocab, width = positions._LARGE + 8, 4
+    rng = np.random.default_rng(0)
+    hidden = jnp.asarray(rng.uniform(1, 2, (1, 6, width)), jnp.float32)
+    head = jnp.asarray(rng.normal(-40, 0.1, (width, vocab)), jnp.float32)
+    targets, read = jnp.arange(6, dtype=jnp.int32)[None], jnp.ones((1, 6), bool)
+
+    def value(hidden, head):
+        return positions.logp_and_entropy(hidden, head, targets, read)[0].sum()
+
+    def direct(hidden, head):
+        logp = jax.nn.log_softmax(hidden @ head)
+        return jnp.take_along_axis(logp, targets[..., None], axis=-1).sum()
+
+    got, want = (jax.jit(jax.grad(f, (0, 1)))(hidden, head) for f in (value, direct))
+    for one, other in zip(got, want, strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-4, atol=2e-3)

@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from grpo_jax import keys, losses, models, rollout
+from grpo_jax import keys, losses, models, rollout, sharding
 from grpo_jax.compilations import Watch
 
 CONFIG = models.ModelConfig(
@@ -149,6 +149,17 @@ def test_other_options_and_prompts_of_one_shape_compile_nothing(params):
         assert watch.take()[0] == 0
     finally:
         watch.close()
+
+
+def test_weights_may_lie_elsewhere_from_one_call_to_the_next(params):
+    here = generate(params)
+    mesh = sharding.make_mesh(data=2, fsdp=2)
+    there = jax.device_put(params, jax.devices()[1])
+    spread = jax.device_put(params, models.shardings(CONFIG, mesh))
+    for placed in (there, spread, params):
+        out = generate(placed)
+        np.testing.assert_array_equal(out.tokens, here.tokens)
+        np.testing.assert_allclose(out.logp, here.logp, atol=1e-5)
 
 
 @pytest.mark.parametrize(

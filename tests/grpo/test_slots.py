@@ -8,6 +8,7 @@ import pytest
 
 from grpo_jax import decoding, keys, models, resident, rollout, slots
 from grpo_jax.base import Forks
+from grpo_jax.compilations import Watch
 from grpo_jax.engine import Engine, Geometry
 
 CONFIG = models.ModelConfig(
@@ -213,6 +214,72 @@ def test_caches_are_of_the_rollout_that_kept_them_and_can_be_released(params):
     assert of.forks(Forks(second, [0], [4]), num_samples=1)[1] is not None
     of.release()
     assert of.forks(Forks(second, [0], [4]), num_samples=1)[1] is None
+
+
+def test_forks_of_forks_have_what_the_first_rollouts_limit_had_left(params):
+    of = held()
+    requests = rollout.of_prompts(PROMPTS, num_samples=1, limit=NEW)
+    first, _ = of.sample(params, requests, keys.root(3), keep=True)
+    row = int(np.argmax(first.length - first.prompt_length))
+    start, length = int(first.prompt_length[row]), int(first.length[row])
+    asked, kept = of.forks(Forks(first, [row], [length - 1]), num_samples=2)
+    again, _ = of.sample(params, asked, keys.root(4), parents=kept, keep=True)
+    wanted, kept = of.forks(Forks(again, [1], [length]), num_samples=1)
+    assert wanted[0].limit == start + NEW - length
+    out, _ = of.sample(params, wanted, keys.root(5), parents=kept)
+    assert out.length[0] <= start + NEW
+
+
+def test_a_cache_of_other_weights_is_not_continued(params):
+    """A teacher of the same shape has the same programs, and other keys and values."""
+    teacher = jax.jit(functools.partial(models.init, CONFIG))(keys.root(2))
+    of = held()
+    requests = rollout.of_prompts(PROMPTS, num_samples=1, limit=NEW)
+    parent, _ = of.sample(params, requests, keys.root(3), keep=True)
+    forks = Forks(parent, [0, 3], [2, 71])
+    ours, kept = of.forks(forks, num_samples=2, params=params)
+    assert all(r.parent is not None for r in ours)
+    with pytest.raises(ValueError, match="caches of other weights"):
+        of.sample(teacher, ours, keys.root(4), parents=kept)
+    theirs, none = of.forks(forks, num_samples=2, params=teacher)
+    assert none is None
+    assert all(r.parent is None for r in theirs)
+    out, _ = of.sample(teacher, theirs, keys.root(4), parents=none)
+    plain, _ = held().sample(teacher, theirs, keys.root(4))
+    np.testing.assert_array_equal(out.tokens, plain.tokens)
+
+
+@pytest.mark.parametrize(
+    ("row", "at", "said"),
+    [
+        (0, 0, "position 0: it must keep at least one"),
+        (0, 10_000, "position 10000: .* at most"),
+        (5, 3, "row 5: the rollout has 5"),
+        (-1, 3, "row -1: the rollout has 5"),
+    ],
+)
+def test_a_fork_of_nothing_is_refused(row, at, said, params):
+    of = held()
+    requests = rollout.of_prompts(PROMPTS, num_samples=1, limit=2)
+    parent, _ = of.sample(params, requests, keys.root(3))
+    with pytest.raises(ValueError, match=said):
+        of.forks(Forks(parent, [row], [at]), num_samples=1)
+
+
+def test_a_prefix_first_read_again_late_compiles_nothing(params):
+    """Where caches are kept, the prefill of a long prefix is there before it is due."""
+    of = held()
+    requests = rollout.of_prompts([PROMPTS[3]], num_samples=2, limit=NEW)
+    parent, _ = of.sample(params, requests, keys.root(3), keep=True)
+    prefix = np.asarray(parent.tokens)[0, :90].tolist()
+    again = [r._replace(prefix=prefix, limit=5) for r in requests]
+    watch = Watch()
+    try:
+        out, _ = of.sample(params, again, keys.root(4))
+        assert watch.take()[0] == 0
+    finally:
+        watch.close()
+    assert out.prompt_length.tolist() == [90, 90]
 
 
 def test_slots_that_the_devices_cannot_share_are_refused():
