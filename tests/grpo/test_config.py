@@ -165,7 +165,6 @@ def test_wrong_options_are_refused_in_one_line(tmp_path, override, said):
         (["pretrain.updates=1", "model.path=x"], "set one of them"),
         (["pretrain.updates=1", "task.name=addition"], "worked solutions"),
         (["sampling.group_size=1", "method.advantage=batch"], "nothing"),
-        (["task.num_eval=30", "evaluation.samples=1", "mesh.data=4"], "=30"),
         (["pretrain.updates=1", "pretrain.batch_size=100"], "pretrain.sequences=4096"),
         (["model.num_kv_heads=3"], "model.num_heads=4"),
         (["model.head_dim=33"], "even"),
@@ -187,6 +186,7 @@ def test_contradicting_options_are_refused_in_one_line(tmp_path, overrides, said
     "overrides",
     [
         ["evaluation.top_p=0.8", "evaluation.top_k=20", "evaluation.min_p=0.1"],
+        ["task.num_eval=30", "evaluation.samples=1", "mesh.data=4"],
         ["optimizer.learning_rate=0"],
         ["method.kl=k3", "method.kl_coefficient=5e-4"],
         ["optimizer.schedule=linear", "optimizer.decay_steps=9"],
