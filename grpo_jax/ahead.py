@@ -16,6 +16,10 @@ from jaxtyping import PyTree
 
 from grpo_jax import packing
 
+# Tokens of a part: on a CPU activations then stay near the processor (8.0 s an update
+# of SmolLM2 against 9.5 s in one part); elsewhere a part must fill the device.
+PART_TOKENS = {"cpu": 1536, "gpu": 4096, "tpu": 4096}
+
 
 class Programs:
     """A jitted function whose first argument is a plan, as executables by layout."""
@@ -78,7 +82,7 @@ class Programs:
             columns,
             shards=self._shards(sequences),
             microbatches=self._microbatches,
-            part_tokens=packing.PART_TOKENS.get(jax.default_backend(), 4096),
+            part_tokens=PART_TOKENS.get(jax.default_backend(), 4096),
         )
 
     def _shards(self, sequences: int) -> int:

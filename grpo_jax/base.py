@@ -7,23 +7,13 @@ D width, H heads, K key-value heads. Batch axes lead.
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import (
-    TYPE_CHECKING,
-    Any,
-    NamedTuple,
-    Protocol,
-    TypeAlias,
-    runtime_checkable,
-)
+from typing import Any, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import jax
 import numpy as np
 from jaxtyping import Array, PyTree
 
 from budgets.ledger import Phase
-
-if TYPE_CHECKING:
-    from grpo_jax.packing import Place
 
 Params: TypeAlias = PyTree[Array]
 Key: TypeAlias = jax.Array  # one typed key, shape []
@@ -105,15 +95,15 @@ class Batch:
       mask: `[B, T] bool` True where the loss reads a token: `rollout.sampled`,
         less what the method leaves out.
       targets: what another model says of the tokens: a dict of `[B, ...]` arrays.
-      packed: where the sequences lie in packed rows, for the model's forward pass;
-        None, or an objective that does not look, reads them one to a row.
+      packed: a `packing.Place`, where the sequences lie in packed rows, for the model's
+        forward pass; None reads them one to a row.
     """
 
     rollout: Rollout
     advantage: jax.Array
     mask: jax.Array
     targets: dict[str, jax.Array]
-    packed: "Place | None" = None
+    packed: Any = None
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

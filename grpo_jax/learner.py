@@ -44,7 +44,7 @@ def learner(
       epochs: passes over the batch.
       minibatches: optimiser steps per pass; rows are shuffled when above one.
       microbatches: a mini-batch's gradient is added up over packed parts of as many
-        tokens as this share of its rows; 0 is `packing.PART_TOKENS` on each device.
+        tokens as this share of its rows; 0 is `ahead.PART_TOKENS` on each device.
       phase: what the seconds are charged to.
       row_sharding: how sequences lie on the mesh.
     """

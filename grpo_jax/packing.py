@@ -22,9 +22,6 @@ from grpo_jax.base import Batch, Rollout
 # Not `jax.Array`: the same classes hold shardings and structs, too.
 Leaf: TypeAlias = Any
 
-# Tokens of a part: on a CPU activations then stay near the processor (8.0 s an update
-# of SmolLM2 against 9.5 s in one part); elsewhere a part must fill the device.
-PART_TOKENS = {"cpu": 1536, "gpu": 4096, "tpu": 4096}
 _NARROWEST = 256  # below it a narrower row saves nothing worth another program
 _SHORTEST = 16  # mean length that the slots of a part are made for
 
@@ -100,7 +97,7 @@ def layouts(
     *,
     shards: int = 1,
     microbatches: int = 0,
-    part_tokens: int = PART_TOKENS["cpu"],
+    part_tokens: int = 1536,
 ) -> tuple[Layout, ...]:
     """Returns the layouts that a plan chooses from, the narrowest first.
 
@@ -127,7 +124,6 @@ def layouts(
     for width in (*dict.fromkeys(widths), columns):
         rows = max(min(round(tokens / width), own), 1)
         each = max(2, -(-width // _SHORTEST))
-        # Without sequences too there is a shape: of a part that nothing reads.
         slots, parts = min(rows * each, own), max(-(-own // rows), 1)
         made.append(Layout(shards, own, rows, width, slots, parts))
     return tuple(made)
