@@ -219,6 +219,17 @@ def _complete(ledger: Ledger, latest: int) -> None:
         ledger.charge(latest, "train", "host", Phase.CHECKPOINT, Cost())
 
 
+def record(done: Update, kept: Books) -> None:
+    """Writes an update down, shows it, and warns of what starts to go wrong."""
+    numbers = row(done, kept, kept.config.sampling.group_size)
+    kept.writers.write(numbers)
+    for warning in kept.alarms.new(numbers):
+        kept.say(f"warning: {warning}")
+    kept.progress.update(numbers)
+    if kept.config.run.save_rollouts:
+        save_rollout(kept.path, done, Phase.ROLLOUT)
+
+
 def row(done: Update, kept: Books, group_size: int) -> dict[str, Any]:
     """Returns the object of `metrics.jsonl` for one update."""
     rollout, feedback = done.batch.rollout, done.feedback

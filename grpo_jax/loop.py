@@ -125,3 +125,19 @@ def run(
         )
         if over:
             return
+
+
+def guarded(updates: Iterator[Update], rescue: Callable[[], None]) -> Iterator[Update]:
+    """Yields updates; calls `rescue` where sampling meets logits that are not finite.
+
+    The state that the last update left is then still whole: nothing was learned.
+    """
+    while True:
+        try:
+            done = next(updates)
+        except StopIteration:
+            return
+        except FloatingPointError:
+            rescue()
+            raise
+        yield done

@@ -159,18 +159,24 @@ def _updates(
         selection=point.selection,
         start=point.update + 1,
     )
-    for done in profiling.traced(updates, profile, parts, kept):
+
+    def rescue() -> None:
+        if kept.checkpoints.latest() != last:
+            kept.save(last, state, selection, before)
+
+    for done in loop.guarded(profiling.traced(updates, profile, parts, kept), rescue):
         try:
             books.check_finite(done)
         except FloatingPointError:
             # Only a state that no step of this update has touched is the last one.
-            if int(done.state.step) == steps and kept.checkpoints.latest() != last:
-                kept.save(last, done.state, selection, before)
+            if int(done.state.step) == steps:
+                state = done.state
+                rescue()
             raise
         last, state, selection = done.number, done.state, done.selection
         steps = int(state.step)
         before = kept.position(over=done.over)
-        _record(kept, done, wanted)
+        books.record(done, kept)
         point = Point(last, state, selection, method, done.over)
         due = last % wanted.run.save_every == 0
         evaluating = _due(wanted, point)
@@ -180,16 +186,6 @@ def _updates(
         if evaluating:
             _evaluate(parts, kept, point, signals)
     return point
-
-
-def _record(kept: Books, done: loop.Update, wanted: config.Config) -> None:
-    row = books.row(done, kept, wanted.sampling.group_size)
-    kept.writers.write(row)
-    for warning in kept.alarms.new(row):
-        kept.say(f"warning: {warning}")
-    kept.progress.update(row)
-    if wanted.run.save_rollouts:
-        books.save_rollout(kept.path, done, Phase.ROLLOUT)
 
 
 def _due(wanted: config.Config, point: Point) -> bool:
