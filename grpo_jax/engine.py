@@ -43,11 +43,7 @@ class Geometry(NamedTuple):
     @property
     def shards(self) -> int:
         """Parts that the slots are cut into."""
-        return (
-            1
-            if self.mesh is None
-            else self.mesh.shape["data"] * self.mesh.shape["fsdp"]
-        )
+        return shards(self.mesh)
 
 
 def shards(mesh: Mesh | None) -> int:

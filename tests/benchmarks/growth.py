@@ -7,8 +7,6 @@ completions all have the same length. Below 1 more rows are cheaper together.
 """
 
 import argparse
-import math
-import time
 from collections.abc import Callable
 
 import jax
@@ -18,23 +16,11 @@ import optax
 
 from grpo_jax import losses, models, objectives, rollout, step
 from grpo_jax.base import Batch, Params, Rollout, TrainState
+from tests.benchmarks import common
 
 FACTOR = 8
 LIMIT = 1.1
 PROMPT = 16
-
-
-def seconds(works: list[Callable[[], object]], repeats: int) -> list[float]:
-    """The least time of each, taken in turns: other work on the machine meets all."""
-    for work in works:
-        jax.block_until_ready(work())  # compiles
-    best = [math.inf] * len(works)
-    for _ in range(repeats):
-        for i, work in enumerate(works):
-            start = time.perf_counter()
-            jax.block_until_ready(work())
-            best[i] = min(best[i], time.perf_counter() - start)
-    return best
 
 
 def sampled(params: Params, config: models.ModelConfig, rows: int, new: int) -> Rollout:
@@ -94,7 +80,8 @@ def main() -> None:
         ("train step", lambda n: trained(params, config, n, new)),
         ("rollout", lambda n: lambda: sampled(params, config, n, new)),
     ):
-        few, many = seconds([make(rows), make(FACTOR * rows)], repeats)
+        works = {"few": make(rows), "many": make(FACTOR * rows)}
+        few, many = common.in_turns(works, repeats).values()
         print(
             f"{name:10}: {few * 1e3:7.1f} ms at {rows} rows, {many * 1e3:7.1f} ms at"
             f" {FACTOR * rows}; t(8x) / 8 t(1x) = {many / few / FACTOR:.2f}"
