@@ -120,12 +120,17 @@ def statistics(
       Float32, of the tempered distribution. Its entropy is the second less the third,
       which is not differentiated.
     """
-    logits = logits / jnp.asarray(temperature, jnp.float32)
-    total = jax.nn.logsumexp(logits, axis=-1)
-    picked = jnp.take_along_axis(logits, targets[..., None], axis=-1)[..., 0]
-    fixed, fixed_total = jax.lax.stop_gradient((logits, total))
-    mean = (jnp.exp(fixed - fixed_total[..., None]) * fixed).sum(-1)
-    return picked - total, total, mean
+    # One leading axis: with two of them XLA reduces on CPU at a third of the speed.
+    flat = logits.reshape(-1, logits.shape[-1])
+    flat = flat / jnp.asarray(temperature, jnp.float32)
+    total = jax.nn.logsumexp(flat, axis=-1)
+    picked = jnp.take_along_axis(flat, targets.reshape(-1, 1), axis=-1)[:, 0]
+    fixed, fixed_total = jax.lax.stop_gradient((flat, total))
+    mean = (jnp.exp(fixed - fixed_total[:, None]) * fixed).sum(-1)
+    logp, total, mean = (
+        x.reshape(targets.shape) for x in (picked - total, total, mean)
+    )
+    return logp, total, mean
 
 
 def _chunks(x, size):
