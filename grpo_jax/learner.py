@@ -110,6 +110,11 @@ def _orders(
     key: Key, size: int, epochs: int, minibatches: int
 ) -> Iterator[np.ndarray | None]:
     """The rows of each optimiser step; None is all of them, in order."""
+    if minibatches < 1 or size % minibatches:
+        raise ValueError(
+            f"minibatches={minibatches} must divide the {size} sequences of an update;"
+            " change one of them"
+        )
     for epoch in range(epochs):
         if minibatches == 1:
             yield None

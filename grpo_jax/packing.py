@@ -97,7 +97,7 @@ def layouts(
     *,
     shards: int = 1,
     microbatches: int = 0,
-    part_tokens: int = 1536,
+    part_tokens: int = 768,
 ) -> tuple[Layout, ...]:
     """Returns the layouts that a plan chooses from, the narrowest first.
 

@@ -242,7 +242,8 @@ def report(
         before = summed.get(row.phase)
         summed[row.phase] = row if before is None else _sum(row.phase, [before, row])
     whole = list(summed.values())
-    total = _sum("total", whole)
+    # Tokens of different phases are the same ones, generated and then trained on.
+    total = _sum("total", whole)._replace(tokens=0)
     which = " and ".join(map(str, numbers))
     head = f"{'phase':<16}{'seconds':>9}{'share':>8}{'tokens':>11}{'TFLOP/s':>10}"
     return "\n".join(

@@ -2,6 +2,9 @@
 asserted."""
 
 import json
+import os
+import pathlib
+import subprocess
 import sys
 
 import jax
@@ -23,6 +26,8 @@ from tests.benchmarks import (
     rollout,
     update,
 )
+
+ROOT = pathlib.Path(__file__).parents[1]
 
 
 @pytest.fixture
@@ -236,3 +241,34 @@ def test_gpu_runs_on_a_processor(run):
     assert figures["forks that prefilled their prefix"].met
     assert {"bandwidth_gb_s", "matmul_tflop_s"} <= set(said[0])
     assert len(figures) == 6
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("growth", ("train step:", "rollout   :")),
+        ("head", ("direct", "chunked")),
+        ("startup", ("first  start:", "second start:", "second / first")),
+    ],
+)
+def test_a_script_without_figures_runs_in_its_tiny_mode(name, words):
+    done = subprocess.run(
+        [sys.executable, "-m", f"tests.benchmarks.{name}", "--tiny"],
+        cwd=ROOT,
+        env=os.environ | {"JAX_PLATFORMS": "cpu"},
+        capture_output=True,
+        text=True,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stderr
+    assert [word for word in words if word not in done.stdout] == []
+
+
+def test_a_table_of_a_tiny_model_requires_nothing(capsys):
+    row = common.speedup("x", 4.0, 2.0, 2.0)
+    common.report("b", [row], model="", tiny=True)
+    assert "met" not in capsys.readouterr().out.splitlines()[-1]
+    common.report("b", [row], model="")
+    assert capsys.readouterr().out.splitlines()[-1].endswith("not met")
+    common.report("b", [], model="")
+    assert "no ratio" in capsys.readouterr().out.splitlines()[-1]

@@ -12,12 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from budgets.labels import Labels
-from budgets.ledger import Ledger
-from grpo_jax import books, build, config, learner, loop, setup, states
+from grpo_jax import config, setup, states
 from grpo_jax.compilations import Watch
-from grpo_jax.problem_pool import ProblemPool
-from tests.benchmarks import common
+from tests.benchmarks import common, runs
 from tests.benchmarks.common import Figure
 
 STEADY = 2  # updates that may compile
@@ -56,39 +53,13 @@ def lengths_and_programs(
       longer_after: the update after which no id ends a completion.
     """
     parts = setup.prepare(wanted)
-    params = states.load_params(parts)
-    reference = states.load_params(parts)
-    method, tx = (
-        build.method(wanted, parts.functions, reference),
-        build.optimizer(wanted),
-    )
     # A fifth of the ids, as an array that is changed in place later.
     stop_ids = np.arange(0, parts.model.vocab_size, 5, dtype=np.int32)
     parts = parts._replace(train=parts.train._replace(stop_ids=stop_ids))
-    watch = Watch()
-    meter = books.make_meter(
-        parts, Ledger(budget=books.budget(wanted)), Watch(), Labels()
-    )
-    pool = ProblemPool(parts.task.train, wanted.seed)
-    state = states.first(parts, params, tx)
-    learn = learner.learner(
-        objective=method.objective,
-        tx=tx,
-        meter=meter,
-        shape=parts.shape,
-        microbatches=wanted.optimizer.microbatches,
-    )
+    reference, watch = states.load_params(parts), Watch()
+    made, _ = runs.updates(parts, Watch(), reference=reference)
     watch.take()
-    for done in loop.run(
-        state,
-        pool,
-        method=method,
-        services=meter.services(parts.train),
-        learn=learn,
-        account=meter,
-        root=parts.root,
-        selection=method.init(pool),
-    ):
+    for done in made:
         if done.number == longer_after:
             stop_ids[:] = -1  # which no vocabulary has
         yield (

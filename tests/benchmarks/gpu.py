@@ -28,6 +28,7 @@ from grpo_jax import (
     books,
     build,
     config,
+    floors,
     keys,
     learner,
     methods,
@@ -191,8 +192,10 @@ def main(argv: Sequence[str] | None = None) -> list[Figure]:
         raise SystemExit("no GPU is seen here; --cpu runs the script on a processor")
     begun = time.perf_counter()
     model = common.tiny_config(family="qwen2", qkv_bias=True) if small else QWEN
-    memory = common.bandwidth(1 << (20 if small else 31))
-    matrix = common.matmul_rate(64 if small else 8192)
+    memory = floors.bandwidth(1 << (20 if small else 31))
+    matrix = floors.matmul_rate(
+        build.model_shape(model), rows=floors.LARGE_ROWS, layers=1, dtype="bfloat16"
+    )
     size = {"rows": 2, "length": 32 if small else 512, "heads": 4, "kv_heads": 2}
     figures = attention(size | {"dim": 8 if small else 128}, gpu=not small)
     params = common.random_params(model, dtype="bfloat16")
@@ -223,8 +226,8 @@ def main(argv: Sequence[str] | None = None) -> list[Figure]:
         model="random, tiny" if small else "random, of Qwen2.5-1.5B's shape",
         bandwidth_gb_s=memory / 1e9,
         matmul_tflop_s=matrix / 1e12,
-        seconds=time.perf_counter() - begun,
         tiny=small,
+        seconds=time.perf_counter() - begun,
     )
     return figures
 

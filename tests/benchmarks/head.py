@@ -1,8 +1,9 @@
 """Time and memory of the output head and its gradient: chunked against direct.
 
 Both give the log-probability of each token and the gradients of hidden states and
-head. Direct holds the logits of all positions. From the root of a checkout, as at the
-first line of the README's table: `python -m tests.benchmarks.head`.
+head. Direct holds the logits of all positions. From the root of a checkout:
+
+    python -m tests.benchmarks.head [--tiny]
 """
 
 import argparse
@@ -92,6 +93,7 @@ def measure(
 def main(argv: Sequence[str] | None = None) -> dict[str, Measured]:
     """Prints the table."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--tiny", action="store_true", help="sizes of no use, quick")
     parser.add_argument("--tokens", type=int, default=2048)
     parser.add_argument("--width", type=int, default=896)
     parser.add_argument("--vocab", type=int, default=151_936)
@@ -104,6 +106,8 @@ def main(argv: Sequence[str] | None = None) -> dict[str, Measured]:
         "chunked": functools.partial(in_chunks, chunk_size=wanted.chunk),
     }
     shape = {name: getattr(wanted, name) for name in ("tokens", "width", "vocab")}
+    if wanted.tiny:
+        shape = {"tokens": 24, "width": 8, "vocab": 50}
     found = measure(forms, **shape, dtype=wanted.dtype, repeats=wanted.repeats)
     base = found["direct"]
     print(f"{jax.default_backend()}, jax {jax.__version__}, {wanted.dtype}, {shape}")

@@ -38,6 +38,7 @@ class Peers:
         if "trl" in self._pythons:
             self._pythons.setdefault("hf", self._pythons["trl"])
         self._bench, self._directory = wanted.bench, directory
+        self._left_out: set[str] = set()
 
     def run(self, name: str, script: str, *arguments: object) -> dict[str, Any] | None:
         """Returns what a peer's script reports, with `peak_gib`; None if left out."""
@@ -52,7 +53,9 @@ class Peers:
             else ""
         )
         if missing or python is None:
-            print(f"{script}: left out, {missing}", flush=True)
+            if script not in self._left_out:  # once, however many runs it has
+                print(f"{script}: left out, {missing}", flush=True)
+            self._left_out.add(script)
             return None
         return child([python, path, self._directory, *arguments])
 

@@ -24,12 +24,9 @@ from typing import Any
 
 import numpy as np
 
-from budgets.labels import Labels
-from budgets.ledger import Ledger
-from grpo_jax import books, build, config, learner, loop, models, rollout, setup, states
+from grpo_jax import config, models, rollout, setup
 from grpo_jax.compilations import Watch
-from grpo_jax.problem_pool import ProblemPool
-from tests.benchmarks import common, peers
+from tests.benchmarks import common, peers, runs
 from tests.benchmarks.common import Figure
 
 PROMPTS, SAMPLES, NEW = 4, 8, 64
@@ -70,30 +67,12 @@ def ours(wanted: argparse.Namespace) -> dict[str, Any]:
         parts = setup.prepare(settled)
     # Nothing ends a completion but its limit.
     parts = parts._replace(train=parts.train._replace(stop_ids=rollout.stops([])))
-    ledger, watch, new = Ledger(budget=books.budget(settled)), Watch(), []
-    meter = books.make_meter(parts, ledger, watch, Labels())
-    method, tx = build.method(settled, parts.functions, None), build.optimizer(settled)
-    pool = ProblemPool(parts.task.train, settled.seed)
-    learn = learner.learner(
-        objective=method.objective,
-        tx=tx,
-        meter=meter,
-        shape=parts.shape,
-        microbatches=settled.optimizer.microbatches,
-    )
+    watch, new = Watch(), []
     rows: list[dict[str, Any]] = []
     taken: list[float] = []
+    made, meter = runs.updates(parts, watch)
     last = time.perf_counter()
-    for done in loop.run(
-        states.first(parts, states.load_params(parts), tx),
-        pool,
-        method=method,
-        services=meter.services(parts.train),
-        learn=learn,
-        account=meter,
-        root=parts.root,
-        selection=method.init(pool),
-    ):
+    for done in made:
         now = time.perf_counter()  # the learner has waited for the new parameters
         phases = {name: round(spent, 3) for name, spent in meter.seconds.items()}
         rows.append({"compilations": meter.compilations, "phases": phases})

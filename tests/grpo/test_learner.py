@@ -65,6 +65,12 @@ def test_epochs_of_minibatches_are_that_many_optimiser_steps(getkey):
     assert np.isfinite(metrics["loss"])
 
 
+def test_minibatches_that_do_not_divide_the_rows_are_refused(getkey):
+    learn, state, batch, _, _ = made(getkey, minibatches=5)
+    with pytest.raises(ValueError, match="minibatches=5 must divide the 12 sequences"):
+        learn(state, batch, {}, getkey())
+
+
 def test_one_step_is_the_train_step_of_the_whole_batch(getkey):
     learn, state, batch, _, tx = made(getkey)
     objective = objectives.surrogate(helpers.TABLE, chunk_size=2)

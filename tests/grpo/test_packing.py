@@ -118,7 +118,7 @@ def test_first_fit_by_hand():
 def test_a_part_holds_what_was_asked():
     by_share = packing.layouts(64, 100, microbatches=4)
     assert [(c.rows, c.width, c.parts) for c in by_share] == [(16, 100, 4)]
-    wide = packing.layouts(1024, 1000, shards=2)
+    wide = packing.layouts(1024, 1000, shards=2, part_tokens=1536)
     assert [(c.rows, c.width) for c in wide] == [(8, 256), (4, 512), (2, 1000)]
     assert packing.layouts(8, 9000)[-1].rows == 1
 

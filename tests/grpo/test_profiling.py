@@ -136,7 +136,8 @@ def test_the_table_adds_updates_and_leaves_the_unknown_empty(tmp_path):
     # 4 of 5 seconds; 8 TFLOP in 4 seconds; a floor of 2 of 4 seconds.
     assert lines[2].split() == ["train", "4", "80.0%", "20", "2", "2", "50%"]
     assert lines[3].split() == ["host", "1", "20.0%"]
-    assert lines[4].split() == ["total", "5", "100.0%", "20", "1.6", "2", "40%"]
+    # Tokens of different phases may be the same ones: they have no total.
+    assert lines[4].split() == ["total", "5", "100.0%", "1.6", "2", "40%"]
 
 
 class Said:
