@@ -6,7 +6,7 @@ fork copies the cache of the rollout it continues. What a sequence draws depends
 its own coordinates and tokens, never on its slot, its neighbours or the order here.
 """
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -97,10 +97,11 @@ class _Run:
             capacity = -(-capacity // self.shards) * self.shards
             self.kept = Kept(self.engine.blank(self.layout, capacity), {})
         wanted = [r for r in requests if r.limit > 0]
-        for r in wanted:
-            if r.parent is not None:
-                shard, row = parents.place[r.parent]
-                self.own[shard].append(_Waiting(r, parents.cache, row, whole=False))
+        # Forks that may become long go first, so that the slots end about together.
+        forks = [r for r in wanted if r.parent is not None]
+        for r in sorted(forks, key=lambda r: -r.limit):
+            shard, row = parents.place[r.parent]
+            self.own[shard].append(_Waiting(r, parents.cache, row, whole=False))
         self.batches = self._batches([r for r in wanted if r.parent is None])
 
     def result(self) -> Result:
@@ -236,12 +237,14 @@ class _Run:
         capacity = -(-self.keep // self.shards)
         moves: list[list[tuple[int, int]]] = [[] for _ in range(self.shards)]
         place = dict(self.kept.place)
+        used = Counter(shard for shard, _ in place.values())
         for slot in ended:
             owner = self.owner[slot]
             if owner is not None and owner.row < self.keep:
                 shard = slot // each
-                row = sum(1 for s, _ in place.values() if s == shard)
+                row = used[shard]
                 if row < capacity:
+                    used[shard] += 1
                     place[owner.row] = shard, row
                     moves[shard].append((slot % each, row))
         if any(moves):

@@ -188,6 +188,20 @@ def test_a_fork_draws_what_its_prefix_as_a_prompt_draws(params, monkeypatch):
         assert (np.asarray(out.length)[2 * i : 2 * i + 2] <= limit).all()
 
 
+def test_forks_that_may_become_long_go_first(params):
+    """Two slots end together after 30 steps; in the order given they would take 45."""
+    requests = rollout.of_prompts([[9]], num_samples=1, limit=2)
+    _, first = sample(params, requests, geometry(2), stop_ids=[], keep=1)
+    limits = [15, 15, 30]
+    forks = [
+        requests[0]._replace(row=i, limit=limit, sample=i, parent=0)
+        for i, limit in enumerate(limits)
+    ]
+    out, done = sample(params, forks, geometry(2), stop_ids=[], parents=first.kept)
+    assert done.slot_steps == 2 * 30
+    assert np.asarray(out.sampled).sum(1).tolist() == limits
+
+
 def test_what_does_not_fit_is_prefilled_again(params):
     of = held(kept_bytes=0)
     requests = rollout.of_prompts(PROMPTS, num_samples=3, limit=NEW)
