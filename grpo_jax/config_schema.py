@@ -136,7 +136,7 @@ class Prompt:
 class Method:
     """How rewards become a loss."""
 
-    name: str = _knob("grpo", "grpo")  # training method
+    name: str = _knob("grpo", "grpo", "dense")  # training method
     advantage: str = _knob(
         "group_relative", "group_relative", "centred", "leave_one_out", "batch"
     )  # what a reward is compared with
@@ -155,6 +155,33 @@ class Method:
     mask_truncated: bool = False  # drop truncated answers from the loss
     epochs: int = _knob(1, low=1)  # passes over each rollout batch
     minibatches: int = _knob(1, low=1)  # optimiser steps per pass
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Credit:
+    """Steps of an answer, and their values; method.name = "dense" pays for these."""
+
+    max_steps: int = _knob(6, low=1)  # S_max; the last step runs to the end
+    min_chars: int = _knob(20, low=1)  # of a step before it may end
+    continuations: int = _knob(4, low=1)  # K, from every interior boundary
+    variant: str = _knob("difference", "difference", "return_to_go", "mixed")
+    mix: float = _knob(0.5, low=0, high=1)  # weight of the step's part in mixed
+    normalise: str = _knob("std", "std", "whiten", "none")  # over steps of an update
+    baseline: str = _knob("leave_one_out", "leave_one_out", "fresh")  # value at start
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Selection:
+    """Which problems an update trains on."""
+
+    name: str = _knob("uniform", "uniform", "filter", "random", "history", "dynamic")
+    target: float = _knob(0.5, low=0, high=1)  # pass rate wanted by filter, history
+    candidates: int = _knob(4, low=1)  # times prompts_per_update; filter, random
+    scoring_samples: int = _knob(4, low=1)  # of each candidate; filter, random
+    reuse: bool = False  # train on scoring samples too: biased by the selection
+    history_candidates: int = _knob(16, low=1)  # times prompts_per_update; history
+    forgetting: float = _knob(0.1, low=0, high=1)  # share of past counts lost; history
+    max_rounds: int = _knob(10, low=1)  # of refilling before dynamic gives up
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -204,6 +231,10 @@ class Evaluation:
     """Sampled-answer accuracy on the held-out problems."""
 
     every: int = _knob(0, low=0)  # updates; 0 is before and after only
+    before: bool = True  # the first parameters too
+    at_updates: list = dataclasses.field(default_factory=list)  # and nowhere else
+    at_tokens: list = dataclasses.field(default_factory=list)  # last update within each
+    at_device_seconds: list = dataclasses.field(default_factory=list)  # the same
     samples: int = _knob(8, low=1)  # answers per problem
     batch_prompts: int = _knob(64, low=1)  # problems sampled together
     temperature: float = _knob(1.0, low=0)  # 0 takes the likeliest token
@@ -230,6 +261,7 @@ class Alarms:
     zero_variance: float = _knob(0.8, low=0, high=1)  # groups of equal rewards
     grader_errors: float = _knob(0.01, low=0, high=1)  # completions not graded
     duplicates: float = _knob(0.5, low=0, high=1)  # repeats within a group
+    no_boundary: float = _knob(0.5, low=0, high=1)  # answers of one step, under dense
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -245,6 +277,8 @@ class Config:
     rewards: Rewards = Rewards()
     prompt: Prompt = Prompt()
     method: Method = Method()
+    credit: Credit = Credit()
+    selection: Selection = Selection()
     sampling: Sampling = Sampling()
     optimizer: Optimizer = Optimizer()
     budget: Budget = Budget()
