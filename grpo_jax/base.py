@@ -115,11 +115,15 @@ class Feedback:
       error: `[B] bool` True where the grader failed; its reward is 0 and is no
         judgement.
       answers: the extracted answer of each completion, None where none was found.
+      texts: what was graded; empty where nothing was.
+      num_steps: `[B] int` steps that credit was given to; None where none was.
     """
 
     reward: np.ndarray
     error: np.ndarray
     answers: tuple[str | None, ...]
+    texts: tuple[str, ...] = ()
+    num_steps: np.ndarray | None = None
 
 
 @jax.tree_util.register_dataclass

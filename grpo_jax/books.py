@@ -1,11 +1,9 @@
 """What a run keeps beside its parameters: ledger, labels, data position, files."""
 
-import math
 import pathlib
 from typing import Any, NamedTuple
 
 import jax
-import numpy as np
 
 from budgets import jsonl
 from budgets.clock import Clock
@@ -15,7 +13,6 @@ from grpo_jax import checkpoint, config, evaluator, metrics, resumption, setup
 from grpo_jax.base import Selection, TrainState
 from grpo_jax.checkpoint import Saved
 from grpo_jax.compilations import Watch
-from grpo_jax.loop import Update
 from grpo_jax.meter import Meter, Metered
 from grpo_jax.problem_pool import ProblemPool
 from grpo_jax.progress import Progress
@@ -55,12 +52,18 @@ class Books(NamedTuple):
         """Prints a line without disturbing the progress display."""
         self.progress.say(text)
 
-    def position(self, *, over: bool) -> dict[str, Any]:
-        """Returns what a checkpoint holds beside arrays."""
+    def position(self, *, over: bool, learned: int) -> dict[str, Any]:
+        """Returns what a checkpoint holds beside arrays.
+
+        Args:
+          over: whether the run is.
+          learned: the last update that was trained.
+        """
         return {
             "pool": self.pool.get_state(),
             "labels": self.labels.get_state(),
             "over": over,
+            "learned": learned,
         }
 
     def set_position(self, position: dict[str, Any]) -> None:
@@ -185,6 +188,7 @@ def make_meter(
         microbatches=wanted.method.minibatches * wanted.optimizer.microbatches,
         row_sharding=parts.row_sharding,
         stage=stage,
+        remembers=wanted.run.save_rollouts,
     )
 
 
@@ -217,74 +221,3 @@ def _complete(ledger: Ledger, latest: int) -> None:
     )
     if not charged:
         ledger.charge(latest, "train", "host", Phase.CHECKPOINT, Cost())
-
-
-def record(done: Update, kept: Books) -> None:
-    """Writes an update down, shows it, and warns of what starts to go wrong."""
-    numbers = row(done, kept, kept.config.sampling.group_size)
-    kept.writers.write(numbers)
-    for warning in kept.alarms.new(numbers):
-        kept.say(f"warning: {warning}")
-    kept.progress.update(numbers)
-    if kept.config.run.save_rollouts:
-        save_rollout(kept.path, done, Phase.ROLLOUT)
-
-
-def row(done: Update, kept: Books, group_size: int) -> dict[str, Any]:
-    """Returns the object of `metrics.jsonl` for one update."""
-    rollout, feedback = done.batch.rollout, done.feedback
-    tokens, sampled = np.asarray(rollout.tokens), np.asarray(rollout.sampled)
-    numbers = {
-        "update": done.number,
-        "optimizer_steps": int(done.state.step),
-        "trained": done.trained,
-        "reward": float(feedback.reward.mean()),
-        "loss": None,
-        "grad_norm": None,
-        "entropy": None,
-        "kl_old": None,
-        "truncated_share": float(np.asarray(rollout.truncated).mean()),
-        "zero_variance_share": metrics.zero_variance_share(feedback.reward, group_size),
-        "grader_error_share": float(feedback.error.mean()),
-        "duplicate_share": metrics.duplicate_share(tokens, sampled, group_size),
-        "mean_steps": None,
-        "share_without_boundary": None,
-        "refilled_forks": kept.meter.refilled_forks,
-        "slot_utilisation": kept.meter.slot_utilisation(),
-        "mean_length": float(sampled.sum(1).mean()),
-        "tokens_generated": int(sampled.sum()),
-        "tokens_real": 0,  # of the train step, whose metrics replace them
-        "tokens_padded": 0,
-        "seconds": dict(kept.meter.seconds),
-        "compilations": kept.meter.compilations,
-    }
-    return numbers | done.metrics
-
-
-def save_rollout(path: pathlib.Path, done: Update, phase: Phase) -> None:
-    """Writes the sampled ids of one update, so that the ledger can be recounted."""
-    folder = path / "rollouts"
-    folder.mkdir(exist_ok=True)
-    rollout = done.batch.rollout
-    partial = folder / "partial.npz"
-    np.savez_compressed(
-        partial,
-        tokens=np.asarray(rollout.tokens),
-        sampled=np.asarray(rollout.sampled),
-        logp=np.asarray(rollout.logp),
-        prompt_length=np.asarray(rollout.prompt_length),
-        length=np.asarray(rollout.length),
-        reward=done.feedback.reward,
-        ids=np.array([problem.id for problem in done.prompts]),
-    )
-    partial.replace(folder / f"{done.number:06d}-{phase}.npz")
-
-
-def check_finite(done: Update) -> None:
-    """Raises FloatingPointError if an update's loss or gradient is not finite."""
-    if not done.trained:
-        return
-    for name in ("loss", "grad_norm"):
-        value = done.metrics[name]
-        if value is not None and not math.isfinite(value):
-            raise FloatingPointError(f"{name} of update {done.number} is not finite")

@@ -14,7 +14,10 @@ from grpo_jax import (
     problemsets,
     prompts,
     rows,
+    selection,
     shots,
+    steps,
+    supervised,
     tasks,
     tokens,
 )
@@ -137,27 +140,84 @@ def needs_reference(config: Config) -> bool:
     return config.method.kl != "none"
 
 
-def method(config: Config, functions: Functions, reference: Params | None) -> Method:
+def method(
+    config: Config,
+    functions: Functions,
+    reference: Params | None,
+    tokenizer: tokens.Tokenizer,
+) -> Method:
     """Returns the training method that a configuration names."""
     wanted, how = config.method, config.sampling
     in_reward = wanted.kl == "k1_reward"
     in_loss = wanted.kl not in ("none", "k1_reward")
+    common: dict[str, Any] = {
+        "group_size": how.group_size,
+        "prompts_per_update": how.prompts_per_update,
+        "selector": selector(config),
+        "temperature": how.temperature,
+        "mask_truncated": wanted.mask_truncated,
+        "clip_low": wanted.clip_low,
+        "clip_high": wanted.clip_high,
+        "reduce": options.aggregation(wanted.aggregation, length=how.max_new_tokens),
+        "kl": options.KLS[wanted.kl] if in_loss else None,
+        "kl_coefficient": wanted.kl_coefficient if in_loss else 0.0,
+        "reference": reference,
+        **options.loss(wanted.loss, dual_clip=wanted.dual_clip or None),
+    }
+    advantage = options.advantage(wanted.advantage, ddof=wanted.ddof)
+    if wanted.name == "dense":
+        return methods.dense(
+            functions,
+            segment=segmenter(config, tokenizer),
+            compare=advantage["compare"],
+            **options.step_credit(config.credit),
+            **common,
+        )
     return methods.grpo(
         functions,
-        group_size=how.group_size,
-        prompts_per_update=how.prompts_per_update,
-        temperature=how.temperature,
-        mask_truncated=wanted.mask_truncated,
-        clip_low=wanted.clip_low,
-        clip_high=wanted.clip_high,
-        reduce=options.aggregation(wanted.aggregation, length=how.max_new_tokens),
-        kl=options.KLS[wanted.kl] if in_loss else None,
-        kl_coefficient=wanted.kl_coefficient if in_loss else 0.0,
         kl_in_reward=wanted.kl_coefficient if in_reward else 0.0,
-        reference=reference,
-        **options.loss(wanted.loss, dual_clip=wanted.dual_clip or None),
-        **options.advantage(wanted.advantage, ddof=wanted.ddof),
+        **advantage,
+        **common,
     )
+
+
+def segmenter(config: Config, tokenizer: tokens.Tokenizer) -> methods.Segment:
+    """Returns how sampled ids fall into steps."""
+    wanted = config.credit
+    return steps.segmenter(
+        lambda ids: tokens.decode(tokenizer, [list(ids)])[0],
+        max_steps=wanted.max_steps,
+        min_chars=wanted.min_chars,
+    )
+
+
+def selector(config: Config) -> selection.Selector:
+    """Returns what chooses the problems of an update."""
+    wanted, size = config.selection, config.sampling.prompts_per_update
+    scored = {
+        "candidates": wanted.candidates,
+        "scoring_samples": wanted.scoring_samples,
+    }
+    if wanted.name == "filter":
+        found = selection.filtered(size, target=wanted.target, **scored)
+    elif wanted.name == "random":
+        found = selection.at_random(size, **scored)
+    elif wanted.name == "history":
+        found = selection.history(
+            size,
+            candidates=wanted.history_candidates,
+            target=wanted.target,
+            forgetting=wanted.forgetting,
+        )
+    elif wanted.name == "dynamic":
+        found = selection.dynamic(
+            size,
+            group_size=config.sampling.group_size,
+            max_rounds=wanted.max_rounds,
+        )
+    else:
+        found = selection.uniform(size)
+    return found
 
 
 def pretrain_method(
@@ -173,7 +233,7 @@ def pretrain_method(
         return tokens.encode(tokenizer, problem.solution) + stop
 
     width = max(len(p.prompt) + len(completion(p)) for p in problems)
-    return methods.next_token(
+    return supervised.next_token(
         functions,
         encode=lambda problem: (problem.prompt, completion(problem)),
         sequences_per_update=config.pretrain.sequences,

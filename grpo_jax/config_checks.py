@@ -17,10 +17,12 @@ def check(config: Config) -> None:
         _data,
         _prompt,
         _method,
+        _selection,
         _sampling,
         _batches,
         _optimizer,
         _budget,
+        _points,
     ):
         rule(config)
 
@@ -185,6 +187,46 @@ def _method(config: Config) -> None:
         f"method.dual_clip is read by method.loss='clipped' only, not by"
         f" {method.loss!r}; use 0",
     )
+
+
+def _selection(config: Config) -> None:
+    wanted, size = config.selection, config.sampling.group_size
+    _refuse(
+        config.method.name == "dense" and config.method.kl == "k1_reward",
+        "method.kl='k1_reward' changes outcomes that method.name='dense' compares with"
+        " values of states; use method.kl=k3, or none",
+    )
+    if not wanted.reuse:
+        return
+    _refuse(
+        wanted.name not in ("filter", "random"),
+        f"selection.reuse=true: selection.name={wanted.name!r} has no scoring samples"
+        " to train on; use selection.reuse=false",
+    )
+    _refuse(
+        wanted.scoring_samples > size,
+        f"selection.reuse=true trains on selection.scoring_samples"
+        f"={wanted.scoring_samples} of sampling.group_size={size} completions; use at"
+        f" most {size}",
+    )
+
+
+def _points(config: Config) -> None:
+    wanted = config.evaluation
+    for name in ("at_updates", "at_tokens", "at_device_seconds"):
+        points = getattr(wanted, name)
+        kinds = (int, float) if name == "at_device_seconds" else (int,)
+        numbers = all(type(x) in kinds and x > 0 for x in points)
+        _refuse(
+            not numbers or points != sorted(set(points)),
+            f"evaluation.{name}={points!r} must be positive numbers in ascending order,"
+            " each once" + ("" if float in kinds else ", whole ones"),
+        )
+        _refuse(
+            bool(points) and wanted.every > 0,
+            f"evaluation.{name} says where to evaluate, and evaluation.every="
+            f"{wanted.every} too; use evaluation.every=0",
+        )
 
 
 def _sampling(config: Config) -> None:

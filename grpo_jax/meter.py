@@ -30,7 +30,7 @@ from grpo_jax.base import (
     Weights,
 )
 from grpo_jax.compilations import Watch
-from grpo_jax.requests import Request
+from grpo_jax.requests import cost_of
 from grpo_jax.resident import Resident, Sampler
 
 
@@ -39,6 +39,15 @@ class Metered(NamedTuple):
 
     functions: Functions
     shape: flops.ModelShape
+
+
+class Sampled(NamedTuple):
+    """One call of `sample`, and the judgement of it if there was one."""
+
+    phase: Phase
+    rollout: Rollout
+    prompts: Sequence[Problem] = ()
+    feedback: Feedback | None = None
 
 
 class Meter:
@@ -58,6 +67,7 @@ class Meter:
         microbatches: int = 0,
         row_sharding: NamedSharding | None = None,
         stage: str = "train",
+        remembers: bool = False,
     ):
         """Starts with an empty update.
 
@@ -73,6 +83,7 @@ class Meter:
           microbatches: of scores, see `packing.layouts`, as for `row_sharding`.
           row_sharding: how sequences lie on the mesh.
           stage: name of the stage in the ledger.
+          remembers: keeps in `sampled` what an update sampled, in any phase.
         """
         self._models = models
         self._ledger = ledger
@@ -87,6 +98,8 @@ class Meter:
         )
         self.labels = labels
         self.stage = stage
+        self._remembers = remembers
+        self.sampled: list[Sampled] = []
         self.update = 0
         self.compilations = 0
         self.refilled_forks = 0
@@ -108,6 +121,7 @@ class Meter:
         self.compilations = self.refilled_forks = 0
         self._slot_steps = self._slot_tokens = 0
         self.seconds = {}
+        self.sampled = []
 
     def slot_utilisation(self) -> float | None:
         """Sampled tokens over slots times decode steps; None if nothing was sampled."""
@@ -193,10 +207,12 @@ class Meter:
             if phase != Phase.EVAL:
                 fresh = self.labels.see(problem.id for problem in requests)
         out, steps = held.sample(weights.params, asked, key, parents=parents, keep=keep)
-        cost = _sampling_cost(model.shape, asked, out, num_samples)
+        cost = cost_of(model.shape, asked, out, num_samples)
         self._slot_steps += steps
         self._slot_tokens += cost.generated
         self.charge(phase, cost + Cost(prompts=fresh), role=weights.role)
+        if self._remembers and phase != Phase.EVAL:
+            self.sampled.append(Sampled(phase, out))
         return out
 
     def _resident(self, functions: Functions, sampler: Sampler) -> Resident:
@@ -255,30 +271,13 @@ class Meter:
             phase,
             Cost(labels=new, verifier_calls=len(texts)),
         )
-        return Feedback(
+        feedback = Feedback(
             reward=np.array([v.correct for v in verdicts], np.float32),
             error=np.array([v.error is not None for v in verdicts]),
             answers=tuple(v.extracted for v in verdicts),
+            texts=tuple(texts),
         )
-
-
-def _sampling_cost(
-    shape: flops.ModelShape,
-    asked: Sequence[Request],
-    out: Rollout,
-    num_samples: int,
-) -> Cost:
-    """What sampling came to: a prefix that a cache held is not read again."""
-    new = (np.asarray(out.length) - np.asarray(out.prompt_length)).tolist()
-    prefixes = [len(r.prefix) for r in asked]
-    read = [r for r in asked[::num_samples] if r.parent is None and r.limit > 0]
-    spent = flops.prefill(shape, [len(r.prefix) for r in read])
-    for r, n, prefix in zip(asked, new, prefixes, strict=True):
-        forked = r.parent is not None
-        spent += (flops.forked if forked else flops.decode)(shape, [prefix], [n])
-    return Cost(
-        generated=sum(new),
-        prefilled=sum(len(r.prefix) for r in read),
-        sequences=len(new),
-        flops=spent,
-    )
+        for i, one in enumerate(self.sampled):
+            if one.rollout.tokens is rollout.tokens:
+                self.sampled[i] = one._replace(prompts=prompts, feedback=feedback)
+        return feedback

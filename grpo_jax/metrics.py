@@ -34,6 +34,11 @@ _REMEDIES = {
         "of completions made the grader fail, which is no wrong answer; read the"
         " stored samples and the grader's messages",
     ),
+    "no_boundary": (
+        "share_without_boundary",
+        "of answers have a single step, so that dense credit is plain GRPO there;"
+        " lower credit.min_chars, or ask for steps on lines of their own",
+    ),
     "duplicates": (
         "duplicate_share",
         "of completions repeat another of their group; raise sampling.temperature or"

@@ -9,6 +9,7 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 
 from grpo_jax import credit, losses, optim
+from grpo_jax.config_schema import Credit
 
 Value = TypeVar("Value")
 
@@ -26,6 +27,20 @@ LOSSES: Mapping[str, dict[str, Any]] = MappingProxyType(
         "clipped": {"loss": losses.clipped_surrogate, "level": losses.token_level},
         "cispo": {"loss": losses.cispo, "level": losses.token_level},
         "gspo": {"loss": losses.clipped_surrogate, "level": losses.sequence_level},
+    }
+)
+VARIANTS: Mapping[str, Callable] = MappingProxyType(
+    {
+        "difference": credit.step_advantages,
+        "return_to_go": credit.return_to_go,
+        "mixed": credit.step_advantages,
+    }
+)
+NORMALISATIONS: Mapping[str, Callable] = MappingProxyType(
+    {
+        "std": credit.in_spreads,
+        "whiten": credit.whitened,
+        "none": credit.as_they_are,
     }
 )
 # k1 differentiated has zero expected gradient: it is offered in the reward only.
@@ -94,4 +109,19 @@ def advantage(name: str, *, ddof: int = 1, epsilon: float = 1e-6) -> dict[str, A
     return {
         keyword: functools.partial(f, ddof=ddof, epsilon=epsilon) if f in spread else f
         for keyword, f in entry.items()
+    }
+
+
+def step_credit(wanted: Credit) -> dict[str, Any]:
+    """Returns the keywords of `methods.dense` that section credit names."""
+    mixed, apart = wanted.variant == "mixed", wanted.baseline == "fresh"
+    return {
+        "max_steps": wanted.max_steps,
+        "num_continuations": wanted.continuations,
+        "variant": look_up(VARIANTS, wanted.variant, field="credit.variant"),
+        "normalise": look_up(
+            NORMALISATIONS, wanted.normalise, field="credit.normalise"
+        ),
+        "fresh_baseline": wanted.continuations if apart else 0,
+        "outcome_share": 1 - wanted.mix if mixed else 0.0,
     }

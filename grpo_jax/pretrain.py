@@ -10,9 +10,10 @@ from budgets import jsonl
 from budgets.ledger import Phase
 from grpo_jax import build, keys, learner, loop, optim, setup, states
 from grpo_jax.base import Params
-from grpo_jax.books import Books, check_finite
+from grpo_jax.books import Books
 from grpo_jax.meter import Meter
 from grpo_jax.problem_pool import ProblemPool
+from grpo_jax.records import check_finite
 
 
 class Account:

@@ -3,6 +3,11 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
+
+from budgets import flops
+from budgets.ledger import Cost
+from grpo_jax.base import Rollout
 from grpo_jax.decoding import Cache
 
 
@@ -54,3 +59,25 @@ class Result(NamedTuple):
     kept: Kept | None
     cache: Cache | None
     slot_steps: int
+
+
+def cost_of(
+    shape: flops.ModelShape,
+    asked: Sequence[Request],
+    out: Rollout,
+    num_samples: int,
+) -> Cost:
+    """Returns what sampling came to: a prefix that a cache held is not read again."""
+    new = (np.asarray(out.length) - np.asarray(out.prompt_length)).tolist()
+    prefixes = [len(r.prefix) for r in asked]
+    read = [r for r in asked[::num_samples] if r.parent is None and r.limit > 0]
+    spent = flops.prefill(shape, [len(r.prefix) for r in read])
+    for r, n, prefix in zip(asked, new, prefixes, strict=True):
+        forked = r.parent is not None
+        spent += (flops.forked if forked else flops.decode)(shape, [prefix], [n])
+    return Cost(
+        generated=sum(new),
+        prefilled=sum(len(r.prefix) for r in read),
+        sequences=len(new),
+        flops=spent,
+    )

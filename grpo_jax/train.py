@@ -13,20 +13,20 @@ from typing import NamedTuple
 import jax
 import jax.numpy as jnp
 
-from budgets import stats
-from budgets.ledger import Phase
+from budgets.ledger import Cost, Phase
 from grpo_jax import (
     books,
     build,
     caches,
     checkpoint,
     config,
-    evaluation,
-    evaluator,
     learner,
     loop,
+    outcome,
+    points,
     pretrain,
     profiling,
+    records,
     rundir,
     setup,
     states,
@@ -35,14 +35,25 @@ from grpo_jax.base import Method, Params, Selection, TrainState
 from grpo_jax.books import Books
 from grpo_jax.checkpoint import Saved
 from grpo_jax.command import WRONG_INPUT, ended, one_line, say_counts, user_faults
+from grpo_jax.points import Points
 from grpo_jax.problem_pool import OtherProblems
 from grpo_jax.signals import Signals
 
 
 class Point(NamedTuple):
-    """Where a run stands between two updates."""
+    """Where a run stands between two updates.
+
+    Attributes:
+      update: the last one; 0 is before the first.
+      learned: the last that was trained, whose parameters `state` holds.
+      state: after it.
+      selection: after `update`.
+      method: of the run.
+      over: whether `update` ends the run.
+    """
 
     update: int
+    learned: int
     state: TrainState
     selection: Selection
     method: Method
@@ -76,10 +87,12 @@ def train(
             point = _begin(parts, params, kept, signals)
         else:
             point = _resume(parts, params, kept, latest)
-        _evaluate(parts, kept, point, signals)
+        number = _due(kept, Points(parts.config.evaluation), point)
+        if number is not None:
+            outcome.evaluate(parts, kept, number, point.state.params, signals)
         if not point.over:
             point = _updates(parts, kept, point, signals, profile)
-        _conclude(parts, kept, point.update)
+        outcome.conclude(parts, kept, point.update)
     finally:
         kept.close()
 
@@ -97,12 +110,12 @@ def _begin(
     if build.needs_reference(wanted):
         # The first step donates the parameters that it starts from.
         reference = jax.tree.map(jnp.copy, params)
-    method = build.method(parts.config, parts.functions, reference)
+    method = build.method(parts.config, parts.functions, reference, parts.tokenizer)
     selection = method.init(kept.pool)
     state = states.first(parts, params, build.optimizer(wanted))
     if wanted.pretrain.updates:
-        kept.save(0, state, selection, kept.position(over=False))
-    return Point(0, state, selection, method, over=False)
+        kept.save(0, state, selection, kept.position(over=False, learned=0))
+    return Point(0, 0, state, selection, method, over=False)
 
 
 def _resume(
@@ -117,13 +130,15 @@ def _resume(
             reference = checkpoint.read_params(
                 kept.path / "checkpoints", 0, like.params
             )
-    method = build.method(parts.config, parts.functions, reference)
+    method = build.method(parts.config, parts.functions, reference, parts.tokenizer)
     saved = kept.checkpoints.restore(latest, Saved(like, method.init(kept.pool), {}))
     kept.set_position(saved.position)
     kept.lose_time(latest)
     kept.say(f"resuming {kept.path} after update {latest}")
+    # An older run evaluated after every last update, trained or not.
+    learned = int(saved.position.get("learned", latest))
     over = bool(saved.position["over"])
-    return Point(latest, saved.state, saved.selection, method, over)
+    return Point(latest, learned, saved.state, saved.selection, method, over)
 
 
 def _updates(
@@ -145,9 +160,12 @@ def _updates(
         microbatches=wanted.optimizer.microbatches,
         row_sharding=parts.row_sharding,
     )
-    before = kept.position(over=False)
+    grid, learned = Points(wanted.evaluation), point.learned
+    before = kept.position(over=False, learned=learned)
     last, selection = point.update, point.selection
     state, steps = point.state, int(point.state.step)
+    # What the update before left: its number, its parameters, what was spent by then.
+    held, spent = _hold(kept, grid, point.update, state.params), kept.ledger.spent
     updates = loop.run(
         state,
         kept.pool,
@@ -166,7 +184,7 @@ def _updates(
 
     for done in loop.guarded(profiling.traced(updates, profile, parts, kept), rescue):
         try:
-            books.check_finite(done)
+            records.check_finite(done)
         except FloatingPointError:
             # Only a state that no step of this update has touched is the last one.
             if int(done.state.step) == steps:
@@ -175,86 +193,44 @@ def _updates(
             raise
         last, state, selection = done.number, done.state, done.selection
         steps = int(state.step)
-        before = kept.position(over=done.over)
-        books.record(done, kept)
-        point = Point(last, state, selection, method, done.over)
+        learned = last if done.trained else learned
+        before = kept.position(over=done.over, learned=learned)
+        records.record(done, kept)
+        point = Point(last, learned, state, selection, method, done.over)
+        if held is not None and grid.passed(spent, kept.ledger.spent):
+            # Before this update is saved: a run that resumes behind it lacks them.
+            outcome.evaluate(parts, kept, *held, signals)
+        spent = kept.ledger.spent
+        if done.trained:
+            held = None  # the memory is wanted for the next
+            held = _hold(kept, grid, last, state.params)
         due = last % wanted.run.save_every == 0
-        evaluating = _due(wanted, point)
-        if due or evaluating or done.over or signals.stopping:
+        number = _due(kept, grid, point)
+        if due or number is not None or done.over or signals.stopping:
             kept.save(last, state, selection, before)
         signals.obey()
-        if evaluating:
-            _evaluate(parts, kept, point, signals)
+        if number is not None:
+            outcome.evaluate(parts, kept, number, state.params, signals)
     return point
 
 
-def _due(wanted: config.Config, point: Point) -> bool:
-    """Whether the parameters after this update are evaluated."""
-    every = wanted.evaluation.every
-    return point.over or point.update == 0 or bool(every and point.update % every == 0)
+def _hold(
+    kept: Books, grid: Points, number: int, params: Params
+) -> tuple[int, Params] | None:
+    """The parameters after an update, where a later one may ask for them."""
+    if number == 0 or not grid.ahead(kept.ledger.spent):
+        return None
+    kept.meter.idle()
+    held = points.copy(params)
+    kept.meter.charge(Phase.CHECKPOINT, Cost(), role="host")
+    return number, held
 
 
-def _evaluate(parts: setup.Setup, kept: Books, point: Point, signals: Signals) -> None:
-    """Evaluates if it is due, and not done before."""
-    number = point.update
-    before = evaluation.read(kept.path, number, parts.task.split)
-    done = before is not None and len(before.ids) == len(parts.task.evaluation)
-    if not _due(parts.config, point) or done:
-        return
-    signals.obey()
-    whole = evaluator.run(
-        parts,
-        point.state.params,
-        path=kept.path,
-        update=number,
-        meter=kept.meter,
-        progress=kept.progress,
-        obey=signals.obey,
-    )
-    accuracy = stats.mean_at_n(whole.correct)
-    kept.progress.evaluated(accuracy)
-    kept.writers.scalars(number, {"accuracy": accuracy}, kind="evaluation")
-    kept.say(
-        evaluation.sentence(f"update {number}", whole.correct)
-        + f", {whole.truncated.mean():.1%} truncated"
-    )
-    for warning in evaluator.warnings(whole, number, parts.config):
-        kept.say(f"warning: evaluation after {warning}")
-
-
-def _conclude(parts: setup.Setup, kept: Books, update: int) -> None:
-    """Prints what the run came to: base, final and paired accuracy, and its cost."""
-    kept.progress.close()
-    base, final = (
-        evaluation.read(kept.path, number, parts.task.split) for number in (0, update)
-    )
-    if final is None:
-        raise ValueError(
-            f"{kept.path / 'eval.jsonl'} lacks the last evaluation; restore the file"
-        )
-    spent, apart = kept.ledger.total(), kept.ledger.by_phase()
-    if base is not None and base.ids == final.ids:
-        print(evaluation.sentence("base ", base.correct))
-        print(evaluation.sentence("final", final.correct))
-        print(evaluation.comparison(final.correct, base.correct))
-    else:
-        print(evaluation.sentence("final", final.correct))
-        print(
-            "gain: unknown, since eval.jsonl has no base evaluation of these problems"
-        )
-    times = evaluator.times_read(parts)
-    if times is not None:
-        print(f"{parts.task.split} is locked; readings so far: {times}")
-    outside = ", ".join(
-        f"{phase} {apart[phase].device_seconds:.0f}"
-        for phase in (Phase.COMPILE, Phase.PRETRAIN, Phase.EVAL, Phase.CHECKPOINT)
-    )
-    print(
-        f"spent: {update} updates, {spent.generated:,} generated tokens,"
-        f" {spent.labels:,} labels, {spent.device_seconds:.0f} device-seconds"
-        f" (outside the budget: {outside})"
-    )
-    print(f"run: {kept.path}")
+def _due(kept: Books, grid: Points, point: Point) -> int | None:
+    """The update whose parameters, those there are now, are to be evaluated."""
+    number = point.learned if grid.listed else point.update
+    due = grid.at(number, kept.ledger.spent, over=point.over)
+    return number if due else None
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -31,12 +31,12 @@ from grpo_jax import (
     floors,
     keys,
     learner,
-    methods,
     models,
     resident,
     rollout,
     setup,
     states,
+    supervised,
 )
 from grpo_jax.base import Batch, Params
 from grpo_jax.compilations import Watch
@@ -131,14 +131,14 @@ def train(
     watch, tx = Watch(), build.optimizer(wanted)
     meter = books.make_meter(parts, Ledger(), watch, Labels())
     learn = learner.learner(
-        objective=build.method(wanted, functions, None).objective,
+        objective=build.method(wanted, functions, None, parts.tokenizer).objective,
         tx=tx,
         meter=meter,
         shape=shape,
         microbatches=wanted.optimizer.microbatches,
     )
     ids = common.random_prompts(rows, length, model.vocab_size)
-    drawn = methods.given(
+    drawn = supervised.given(
         [(str(i), row[:prompt], row[prompt:]) for i, row in enumerate(ids)],
         width=length,
     )

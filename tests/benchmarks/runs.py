@@ -26,7 +26,7 @@ def updates(
       The updates, and the meter that each of them is charged to.
     """
     wanted = parts.config
-    method = build.method(wanted, parts.functions, reference)
+    method = build.method(wanted, parts.functions, reference, parts.tokenizer)
     tx = build.optimizer(wanted)
     ledger = Ledger(budget=books.budget(wanted))
     meter = books.make_meter(parts, ledger, watch, Labels())

@@ -70,7 +70,7 @@ def learn(parts, out):
             verify=parts.task.verify,
             decode=setup.decoder(parts),
         )
-        method = build.method(parts.config, parts.functions, None)
+        method = build.method(parts.config, parts.functions, None, parts.tokenizer)
         tx = build.optimizer(parts.config)
         advantage = np.linspace(-1, 1, out.tokens.size, dtype=np.float32)
         batch = Batch(
@@ -144,7 +144,7 @@ def test_the_compiled_step_cuts_parameters_and_moments():
 def test_the_compiled_step_keeps_no_whole_matrix_between_layers():
     """The program's own input is the shard, not the matrix."""
     parts = prepared((1, 8, 1))
-    method = build.method(parts.config, parts.functions, None)
+    method = build.method(parts.config, parts.functions, None, parts.tokenizer)
     tx = build.optimizer(parts.config)
     state = states.first(parts, states.load_params(parts), tx)
     from grpo_jax import step
@@ -217,7 +217,7 @@ def test_the_step_and_the_rollout_lower_for_accelerators(platform, dtype):
         backend=where,
         implementation="xla" if where == "gpu" else None,
     )
-    method = build.method(parts.config, functions, None)
+    method = build.method(parts.config, functions, None, parts.tokenizer)
     tx = build.optimizer(parts.config)
     state = states.abstract(parts, tx)
     batch = Batch(

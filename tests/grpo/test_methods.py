@@ -10,7 +10,7 @@ import optax
 import pytest
 
 from budgets.ledger import Phase
-from grpo_jax import credit, keys, losses, methods, options, step
+from grpo_jax import credit, keys, losses, methods, options, step, supervised
 from grpo_jax.base import Feedback
 from tests import helpers
 
@@ -34,7 +34,7 @@ METHODS = {
     "batch_std": GRPO(compare=credit.centred, scale=credit.batch_spread),
     "cispo": GRPO(loss=losses.cispo),
     "gspo": GRPO(level=losses.sequence_level, reduce=losses.per_sequence),
-    "next_token": methods.next_token(
+    "next_token": supervised.next_token(
         helpers.TABLE, encode=encode, sequences_per_update=P * G, width=5, chunk_size=2
     ),
 }
@@ -281,7 +281,7 @@ def test_next_token_is_the_mean_negative_log_probability_of_completions(getkey):
 
 
 def test_given_sequences_are_laid_out_like_sampled_ones():
-    got = methods.given([("a", [5, 6], [7, 2]), ("b", [5], [2])], width=5)
+    got = supervised.given([("a", [5, 6], [7, 2]), ("b", [5], [2])], width=5)
     np.testing.assert_array_equal(got.tokens, [[5, 6, 7, 2, 0], [5, 2, 0, 0, 0]])
     np.testing.assert_array_equal(
         got.sampled, [[False, False, True, True, False], [False, True] + [False] * 3]
@@ -294,7 +294,7 @@ def test_given_sequences_are_laid_out_like_sampled_ones():
 @pytest.mark.parametrize("row", [([], [1]), ([1], []), ([1, 1], [1, 1, 1])])
 def test_sequences_that_do_not_fit_are_refused_by_name(row):
     with pytest.raises(ValueError, match=r"problem 'x' has .* width=4"):
-        methods.given([("x", *row)], width=4)
+        supervised.given([("x", *row)], width=4)
 
 
 def test_uniform_selection_walks_through_the_pool(getkey):
