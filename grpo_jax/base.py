@@ -261,6 +261,15 @@ class Services(NamedTuple):
 class Pool(Protocol):
     """The labelled prompts, as a stream whose position a checkpoint holds."""
 
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        ...
+
+    def place(self, name: str) -> int:
+        """Returns the number of the problem with an id, from 0."""
+        ...
+
     def draw(self, count: int) -> tuple[Problem, ...]:
         """Returns the next `count` problems of the endless shuffled stream."""
         ...

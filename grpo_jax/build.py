@@ -14,6 +14,7 @@ from grpo_jax import (
     problemsets,
     prompts,
     rows,
+    scored,
     selection,
     shots,
     steps,
@@ -194,14 +195,15 @@ def segmenter(config: Config, tokenizer: tokens.Tokenizer) -> methods.Segment:
 def selector(config: Config) -> selection.Selector:
     """Returns what chooses the problems of an update."""
     wanted, size = config.selection, config.sampling.prompts_per_update
-    scored = {
+    scoring = {
         "candidates": wanted.candidates,
         "scoring_samples": wanted.scoring_samples,
+        "reused_in": config.sampling.group_size if wanted.reuse else 0,
     }
     if wanted.name == "filter":
-        found = selection.filtered(size, target=wanted.target, **scored)
+        found = scored.filtered(size, target=wanted.target, **scoring)
     elif wanted.name == "random":
-        found = selection.at_random(size, **scored)
+        found = scored.at_random(size, **scoring)
     elif wanted.name == "history":
         found = selection.history(
             size,

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 from grpo_jax.checkpoint import LostCheckpoint
+from grpo_jax.selection import NoVariance
 from grpo_jax.signals import Terminated
 from grpo_jax.splits import Count
 
@@ -35,7 +36,7 @@ def ended(work: Callable[[], None]) -> int:
     except KeyboardInterrupt:
         print("interrupted; the same command resumes", file=sys.stderr)
         return INTERRUPTED
-    except (FloatingPointError, LostCheckpoint) as fault:
+    except (FloatingPointError, LostCheckpoint, NoVariance) as fault:
         print(f"stopped: {one_line(fault)}", file=sys.stderr)
         return STOPPED_ITSELF
     return DONE

@@ -20,6 +20,7 @@ from grpo_jax.base import (
     Services,
     TrainState,
 )
+from grpo_jax.selection import NoVariance
 
 # Takes the optimiser steps of one update: (state, batch, frozen, key).
 Learn: TypeAlias = Callable[
@@ -128,7 +129,9 @@ def run(
 
 
 def guarded(updates: Iterator[Update], rescue: Callable[[], None]) -> Iterator[Update]:
-    """Yields updates; calls `rescue` where sampling meets logits that are not finite.
+    """Yields updates; calls `rescue` where sampling finds nothing to learn from.
+
+    Logits may not be finite, or no groups left whose rewards differ.
 
     The state that the last update left is then still whole: nothing was learned.
     """
@@ -137,7 +140,7 @@ def guarded(updates: Iterator[Update], rescue: Callable[[], None]) -> Iterator[U
             done = next(updates)
         except StopIteration:
             return
-        except FloatingPointError:
+        except (FloatingPointError, NoVariance):
             rescue()
             raise
         yield done

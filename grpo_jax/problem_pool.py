@@ -54,6 +54,7 @@ class ProblemPool:
         if not 0 <= seed < 2**32:
             raise ValueError(f"seed={seed} must be in 0 .. 2**32 - 1; choose another")
         self.problems = tuple(problems)
+        self._places = {problem.id: i for i, problem in enumerate(problems)}
         self._name = {"digest": digest(problems), "seed": seed}
         self._order = (
             grain.MapDataset.range(len(problems)).seed(seed).shuffle().repeat()
@@ -72,6 +73,15 @@ class ProblemPool:
         places = [self._order[i] for i in range(first, first + count)]
         # An endless grain dataset has an element at every index; its types do not say.
         return tuple(self.problems[i] for i in places)  # pyright: ignore
+
+    @property
+    def size(self) -> int:
+        """How many problems there are."""
+        return len(self.problems)
+
+    def place(self, name: str) -> int:
+        """Returns the number of the problem with an id, from 0."""
+        return self._places[name]
 
     def get_state(self) -> dict[str, Any]:
         """Returns the position as JSON, with what it is a position in."""

@@ -83,7 +83,8 @@ def save_rollouts(path: pathlib.Path, number: int, sampled: Sequence[Sampled]) -
         folder.mkdir(exist_ok=True)
         again = f"-{times[one.phase]}" if times[one.phase] else ""
         times[one.phase] += 1
-        rollout, judged = one.rollout, {}
+        rollout = one.rollout
+        judged: dict[str, Any] = {}
         if one.feedback is not None:
             ids = [problem.id for problem in one.prompts]
             judged = {"reward": one.feedback.reward, "ids": np.array(ids)}

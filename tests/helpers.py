@@ -135,6 +135,10 @@ class FakePool:
     """Problems 0, 1, 2, ... without end."""
 
     position: int = 0
+    size: int = 1000
+
+    def place(self, name):
+        return int(name)
 
     def draw(self, count):
         first, self.position = self.position, self.position + count
