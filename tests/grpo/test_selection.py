@@ -32,6 +32,12 @@ class Pool:
     def place(self, name):
         return int(name)
 
+    def get_state(self):
+        return {"position": self.position}
+
+    def set_state(self, state):
+        self.position = state["position"]
+
 
 class Recorded:
     """Services that write down each call; problem i's rewards are given."""
