@@ -43,6 +43,20 @@ def load(
         the rule and the remedy.
     """
     path = pathlib.Path(path)
+    config = from_table(read_table(path, overrides))
+    if not config.run.dir:
+        named = f"runs/{prefix}{path.stem}-seed{config.seed}"
+        run = dataclasses.replace(config.run, dir=named)
+        config = dataclasses.replace(config, run=run)
+    return config
+
+
+def read_table(path: pathlib.Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Returns what a TOML file says once overrides are applied, unchecked.
+
+    Raises:
+      ValueError: the file cannot be read or is no TOML, or an override is none.
+    """
     try:
         table = tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -53,12 +67,7 @@ def load(
         raise ValueError(f"{path}: not TOML: {error}") from error
     for override in overrides:
         _override(table, override)
-    config = from_table(table)
-    if not config.run.dir:
-        named = f"runs/{prefix}{path.stem}-seed{config.seed}"
-        run = dataclasses.replace(config.run, dir=named)
-        config = dataclasses.replace(config, run=run)
-    return config
+    return table
 
 
 def from_table(table: dict[str, Any]) -> Config:
