@@ -11,6 +11,7 @@ BROKEN_PIPE = 141  # as a shell counts a process that SIGPIPE ended
 COMMANDS = MappingProxyType(
     {
         "train": ("grpo_jax.train", "one method on one model; resumes its run"),
+        "compare": ("grpo_jax.compare", "the arms of a study at matched compute"),
         "evaluate": ("grpo_jax.evaluate", "a model's accuracy, pass@k and maj@k"),
         "data": ("grpo_jax.data", "counts, hashes and lengths of problems"),
         "get": ("grpo_jax.get", "fetch a small real model"),

@@ -44,7 +44,7 @@ class RunDirectory:
         self.path, self._made = path, not path.exists()
         try:
             path.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(path)
+            self._lock = locked(path)
         except OSError as fault:
             raise ValueError(
                 f"run.dir={str(path)!r} cannot be written ({fault.strerror});"
@@ -140,7 +140,12 @@ def opened(path: pathlib.Path, config: Config) -> Iterator[RunDirectory]:
         raise
 
 
-def _locked(path: pathlib.Path) -> IO[str]:
+def locked(path: pathlib.Path) -> IO[str]:
+    """Returns a file whose being open keeps other processes out of a directory.
+
+    Raises:
+      ValueError: another process holds it.
+    """
     handle = (path / ".lock").open("w")
     try:
         # Released by the system when the process ends, however it ends.

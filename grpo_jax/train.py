@@ -6,7 +6,6 @@ directory, pretraining of the embedded model, evaluations, checkpoints, and the 
 
 import argparse
 import pathlib
-import sys
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -15,11 +14,11 @@ import jax.numpy as jnp
 
 from budgets.ledger import Cost, Phase
 from grpo_jax import (
-    books,
     build,
-    caches,
     checkpoint,
     config,
+    jobs,
+    kernel,
     learner,
     loop,
     outcome,
@@ -27,16 +26,14 @@ from grpo_jax import (
     pretrain,
     profiling,
     records,
-    rundir,
     setup,
     states,
 )
 from grpo_jax.base import Method, Params, Selection, TrainState
 from grpo_jax.books import Books
 from grpo_jax.checkpoint import Saved
-from grpo_jax.command import WRONG_INPUT, ended, one_line, say_counts, user_faults
+from grpo_jax.command import user_faults
 from grpo_jax.points import Points
-from grpo_jax.problem_pool import OtherProblems
 from grpo_jax.signals import Signals
 
 
@@ -82,11 +79,7 @@ def train(
     """
     signals = Signals()
     try:
-        latest = kept.checkpoints.latest()
-        if latest is None:
-            point = _begin(parts, params, kept, signals)
-        else:
-            point = _resume(parts, params, kept, latest)
+        point = stand(parts, params, kept, signals)
         number = _due(kept, Points(parts.config.evaluation), point)
         if number is not None:
             outcome.evaluate(parts, kept, number, point.state.params, signals)
@@ -95,6 +88,16 @@ def train(
         outcome.conclude(parts, kept, point.update)
     finally:
         kept.close()
+
+
+def stand(
+    parts: setup.Setup, params: Params | None, kept: Books, signals: Signals
+) -> Point:
+    """Returns where a run stands: before its first update, or at its checkpoint."""
+    latest = kept.checkpoints.latest()
+    if latest is None:
+        return _begin(parts, params, kept, signals)
+    return _resume(parts, params, kept, latest)
 
 
 def _begin(
@@ -246,24 +249,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     wanted = parser.parse_intermixed_args(argv)
     with user_faults():
         settings = config.load(wanted.config, wanted.overrides)
-        caches.keep_programs(settings.run.compilation_cache)
-        home = pathlib.Path(settings.run.dir).expanduser()
-        with rundir.opened(home, settings) as directory:
-            if wanted.profile is not None:
-                profiling.check(wanted.profile, directory.path, settings)
-            parts = setup.prepare(settings)
-            params = states.first_params(parts, directory.path)
-            directory.claim(settings)
-            kept = books.open_books(parts, directory)
-    rundir.write_environment(directory.path / "environment.json", settings)
-    say_counts(parts.task.counts)
-    try:
-        return ended(lambda: train(parts, params, kept, profile=wanted.profile))
-    except OtherProblems as fault:
-        print(f"error: {one_line(fault)}", file=sys.stderr)
-        return WRONG_INPUT
-    finally:
-        directory.close()
+        job = jobs.prepare(settings, profile=wanted.profile)
+
+    def work() -> None:
+        arm = Points(settings.evaluation).listed
+        if arm:
+            kernel.note(job.directory.path, "before")
+        train(job.parts, job.params, job.kept, profile=wanted.profile)
+        if arm:
+            kernel.note(job.directory.path, "after")
+
+    return jobs.carried_out(job, work)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ def ledger(*updates):
         charged = Cost(generated=tokens - 1, device_seconds=seconds)
         made.charge(number, "train", "policy", Phase.ROLLOUT, charged)
         made.charge(number, "train", "policy", Phase.CANDIDATE, Cost(generated=1))
-        made.charge(number, "train", "policy", Phase.COMPILE, Cost(device_seconds=77))
+        made.charge(number, "train", "policy", Phase.COMPILE, Cost(device_seconds=77.0))
     return made
 
 
