@@ -20,6 +20,8 @@ from grpo_jax.study_config import Study
 from grpo_jax.study_runs import Status
 
 _DONE = re.compile(r"^update (\d+)")
+# What is news of a run; the rest of what it prints is in its log.
+_SHOWN = re.compile(r"^(update \d+/|evaluating|pretraining|resuming)")
 _WAIT = 600  # seconds that a run left by a killed study may take to save
 
 
@@ -86,6 +88,8 @@ class Comparison:
         def say(line: str) -> None:
             nonlocal last
             last = line or last
+            if not _SHOWN.match(line):
+                return
             left = self._left(arm, seed, line, time.monotonic() - started)
             self._progress.note(f"{shown}: {line}" + (f" | {left}" if left else ""))
 

@@ -82,7 +82,7 @@ def cost(wanted: Config) -> float:
     how, chosen, size = wanted.credit, wanted.selection, wanted.sampling.group_size
     dense = how.continuations * (how.max_steps - 1) / 2
     scored = chosen.candidates * chosen.scoring_samples / size
-    return (
+    return float(
         1
         + (dense if wanted.method.name == "dense" else 0)
         + (scored if chosen.name in ("filter", "random") else 0)
