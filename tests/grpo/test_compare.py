@@ -161,7 +161,7 @@ def test_an_arm_that_fails_costs_no_other_and_is_tried_again(run, children, caps
     assert children.started == ORDER
     said = capsys.readouterr().out
     assert "dense seed 0: exit code -9: error: it broke" in said
-    assert "dense \N{MINUS SIGN} grpo at equal tokens" in said  # over the seed that both have
+    assert "dense \N{MINUS SIGN} grpo at equal tokens" in said
     children.fails.clear()
     assert run() == 0
     assert children.started[len(ORDER) :] == ["dense-seed0"]
