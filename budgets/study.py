@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from budgets import jsonl, match
+from budgets import contrasts, jsonl, match
 from budgets.bootstrap import Interval, paired_bootstrap
 from budgets.ledger import Ledger
 
@@ -163,6 +163,11 @@ def lines(study: Study) -> list[str]:
             found = difference(study, arm, plain, grid)
             if found is not None:
                 out.append(sentence(arm, plain, grid, found))
+    outcomes, missing = contrasts.tested(
+        contrasts.registered(plain),
+        lambda a, b, grid, fresh: None if fresh else difference(study, a, b, grid),
+    )
+    out += contrasts.lines(outcomes, missing)
     if len(study.description["seeds"]) == 1:
         out.append("one seed: every interval is given this seed")
     out += [f"{arm} seed {seed}: {why}" for (arm, seed), why in study.failed.items()]
