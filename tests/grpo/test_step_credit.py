@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from grpo_jax import continuations, credit
@@ -23,6 +23,7 @@ def test_variants_match_values_by_hand():
     np.testing.assert_allclose(credit.return_to_go(values), [0.5, 0.75, 0.25])
 
 
+@settings(deadline=None)
 @given(st.lists(st.floats(0, 1, width=32), min_size=2, max_size=7))
 def test_differences_telescope_to_the_outcome_minus_the_first_value(values):
     values = np.array(values, np.float32)

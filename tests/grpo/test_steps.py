@@ -50,6 +50,7 @@ def test_the_last_of_max_steps_runs_to_the_end():
     assert credit.split_steps(text, max_steps=1, min_chars=1) == [text]
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(TEXTS, st.integers(1, 7), st.integers(1, 12))
 def test_the_steps_joined_are_the_text_and_none_is_empty(text, most, least):
     found = credit.split_steps(text, max_steps=most, min_chars=least)
@@ -59,6 +60,7 @@ def test_the_steps_joined_are_the_text_and_none_is_empty(text, most, least):
     assert all(len(step) >= least for step in found[:-1])
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(TEXTS, st.integers(1, 7), st.integers(1, 12))
 def test_the_cuts_of_a_prefix_are_the_cuts_of_the_whole_inside_it(text, most, least):
     how = {"max_steps": most, "min_chars": least}
@@ -89,6 +91,7 @@ def test_boundaries_worked_by_hand(ids, wanted):
     assert steps.segmenter(letters, min_chars=1)(ids) == wanted
 
 
+@hypothesis.settings(deadline=None)
 @hypothesis.given(st.lists(st.integers(0, 4), max_size=9), st.integers(1, 5))
 def test_whether_a_token_begins_a_step_depends_on_the_tokens_before_it_only(ids, most):
     segment = steps.segmenter(letters, max_steps=most, min_chars=1)
