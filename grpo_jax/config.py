@@ -43,7 +43,13 @@ def load(
         the rule and the remedy.
     """
     path = pathlib.Path(path)
-    config = from_table(read_table(path, overrides))
+    table = read_table(path, overrides)
+    if "study" in table:
+        raise ValueError(
+            f"{path} is a study: it has [study]; run it with `grpo-jax compare`, or give"
+            " a file without [study] and [arms]"
+        )
+    config = from_table(table)
     if not config.run.dir:
         named = f"runs/{prefix}{path.stem}-seed{config.seed}"
         run = dataclasses.replace(config.run, dir=named)

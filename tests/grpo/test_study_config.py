@@ -95,5 +95,5 @@ def test_a_wrong_study_is_refused_in_one_line(written, override, message):
 def test_a_file_without_a_study_is_for_another_command(written):
     with pytest.raises(ValueError, match="grpo-jax train"):
         study_config.load(written(STUDY.partition("[study]")[0]))
-    with pytest.raises(ValueError, match="study"):
+    with pytest.raises(ValueError, match="run it with `grpo-jax compare`"):
         config.load(written())
