@@ -46,7 +46,7 @@ def load(
     table = read_table(path, overrides)
     if "study" in table:
         raise ValueError(
-            f"{path} is a study: it has [study]; run it with `grpo-jax compare`, or give"
+            f"{path} is a study, with [study]; run it with `grpo-jax compare`, or give"
             " a file without [study] and [arms]"
         )
     config = from_table(table)
