@@ -79,9 +79,9 @@ class Books(NamedTuple):
         position: dict[str, Any],
     ) -> None:
         """Writes a checkpoint and charges its seconds to its phase."""
-        # What makes a first state is no host time of an update.
-        between = Phase.HOST if number else Phase.CHECKPOINT
-        self.meter.begin(number, between=between)
+        # The host's time of an update is charged before; what makes a first state is
+        # none of an update.
+        self.meter.begin(number, between=Phase.CHECKPOINT)
         self.meter.idle()
         self.checkpoints.save(number, Saved(state, selection, position))
         self.meter.charge(Phase.CHECKPOINT, Cost(), role="host")

@@ -199,6 +199,9 @@ def _updates(
         learned = last if done.trained else learned
         before = kept.position(over=done.over, learned=learned)
         records.record(done, kept)
+        # From here on nothing is charged to this update inside the budget: what has
+        # been read at a point is what the ledger says afterwards.
+        kept.meter.idle()
         point = Point(last, learned, state, selection, method, done.over)
         if held is not None and grid.passed(spent, kept.ledger.spent):
             # Before this update is saved: a run that resumes behind it lacks them.
@@ -223,7 +226,6 @@ def _hold(
     """The parameters after an update, where a later one may ask for them."""
     if number == 0 or not grid.ahead(kept.ledger.spent):
         return None
-    kept.meter.idle()
     held = points.copy(params)
     kept.meter.charge(Phase.CHECKPOINT, Cost(), role="host")
     return number, held
